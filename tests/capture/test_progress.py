@@ -5,11 +5,13 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from penstock.capture import _progress
+from penstock.capture import _output, _progress
 from penstock.capture._capture import _read_again
+from penstock.capture._output import Captured, Output
 from penstock.capture._progress import Log, State, Watched, _Keys
 from penstock.capture._schemas import Shape, Version
 from penstock.client import Reader
+from penstock.errors import FencedError
 
 
 @pytest.mark.parametrize("folded", [0, 1 << 20])
@@ -77,3 +79,36 @@ def test_columns_follow_what_is_waiting_of_their_topic(log) -> None:
     finally:
         one.close()
     assert found == [b"1", b"2", b"3", b"4"]
+
+
+def test_changes_are_taken_while_others_are_being_stored(log, monkeypatch) -> None:
+    """A position counts as stored once it is; where that fails, the capture ends."""
+    monkeypatch.setattr(_output, "LINGER_S", -1.0)  # as if there were always more at hand
+    one, other = Log(log, "behind"), Log(log, "behind")
+    try:
+        one.start()
+        one.create_topic("behind.t", 1, {})
+        output = Output(one, State("", "", ""), Captured(), "me", None, None)
+        for n in range(1, 21):
+            output.put("behind.t", b"k", b"%d" % n, 0)
+            assert output.committed(n, n)
+            assert output.position == output.state.position == n
+            assert output.store()
+            assert n - 1 <= output.stored <= n  # one commit at a time
+        output.settle()
+        assert output.stored == output.done.records == output.done.time_us == 20
+        assert one.load().position == 20
+        with Reader(log) as reader:
+            chunks = [*reader.read("behind.t", 0, 0, one.ends("behind.t")[0])]
+        values = [value for records in chunks for value in records.values().to_pylist()]
+        assert values == [b"%d" % n for n in range(1, 21)]
+        other.start()
+        output.put("behind.t", b"k", b"21", 0)
+        output.committed(21, 21)
+        output.store()
+        with pytest.raises(FencedError):
+            output.settle()
+        assert output.stored == other.load().position == 20
+    finally:
+        one.close()
+        other.close()

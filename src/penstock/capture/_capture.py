@@ -569,6 +569,7 @@ class _Session:
             if output.store() or not came:
                 stream.confirm()
             if self._turn_ends(stream, output):
+                output.settle()
                 return
 
     def _turn_ends(self, stream: Stream, output: Output) -> bool:

@@ -18,7 +18,7 @@ from penstock.capture._schemas import Schemas, Shape
 __all__ = ["STEP_BYTES", "Captured", "Output"]
 
 STEP_BYTES: Final = 4 << 20
-"""Bytes that are sent to the log at a time, and are in memory."""
+"""Bytes that are sent to the log at a time; up to twice as many are in memory."""
 LINGER_S: Final = 0.05
 """How long a committed change waits for others, while the server has more of them at hand."""
 IDLE_STORE_S: Final = 10.0
@@ -75,9 +75,11 @@ class Output:
         notifications: Notifications,
         by_schemas: Registered | None = None,
     ) -> None:
-        self._log, self.state, self.done, self._owner = log, state, done, owner
+        self._log, self._state, self.done, self._owner = log, state, done, owner
+        self._committed: tuple[int, int] | None = None  # position and time, newer than the state's
         self.schemas, self._notifications, self._by_schemas = schemas, notifications, by_schemas
         self._received = self._counted = 0
+        self._ending: tuple[State, int] | None = None  # what is being stored, and its records
         self._closed_at: float | None = None  # when the oldest transaction that waits was complete
         self._stored_at = time.monotonic()
         #: Whether what was added last isn't a whole transaction.
@@ -88,9 +90,21 @@ class Output:
         self.is_reading = False
 
     @property
+    def state(self) -> State:
+        """How far it got."""
+        if self._committed is not None:
+            position, time_us = self._committed
+            self.state = replace(self._state, position=position, time_us=time_us)
+        return self._state
+
+    @state.setter
+    def state(self, state: State) -> None:
+        self._state, self._committed = state, None
+
+    @property
     def position(self) -> int:
         """Transactions that committed before it were taken."""
-        return self.state.position
+        return self._state.position if self._committed is None else self._committed[0]
 
     @property
     def stored(self) -> int:
@@ -100,12 +114,12 @@ class Output:
     @property
     def received(self) -> int:
         """How far the database's log is known, tables' changes or not."""
-        return max(self._received, self.state.position)
+        return max(self._received, self.position)
 
     @property
     def tables(self) -> Mapping[str, Watched]:
         """Those that are captured."""
-        return self.state.tables
+        return self._state.tables
 
     @property
     def is_full(self) -> bool:
@@ -216,8 +230,9 @@ class Output:
 
         Returns: whether it is to be stored now.
         """
-        known = self.state.details if details is None else {**self.state.details, **details}
-        self.state = replace(self.state, position=position, time_us=time_us, details=known)
+        if details is not None:
+            self.state = replace(self.state, details={**self.state.details, **details})
+        self._committed = position, time_us
         self.is_open = False
         if self._log.open_records > self._counted:
             self._counted = self._log.open_records
@@ -236,6 +251,8 @@ class Output:
 
     def store(self) -> bool:
         """Stores what is complete; of a transaction that isn't, sends what there is. Whether it stored."""
+        if not self._log.is_ending:
+            self.settle()
         if self.is_open:
             self.send()
             return False
@@ -245,7 +262,10 @@ class Output:
         is_early = since_s < IDLE_STORE_S or self.received <= self.stored
         if is_idle and is_early and not is_wanted:
             return False
-        self.commit(replace(self.state, position=self.received))
+        # While the server has more at hand, that is read meanwhile.
+        self._begin_commit(
+            replace(self.state, position=self.received), in_background=self.is_full or self._lingers
+        )
         return True
 
     def send(self) -> None:
@@ -255,13 +275,28 @@ class Output:
 
     def commit(self, state: State) -> None:
         """Stores records and state together."""
+        self._begin_commit(state, in_background=False)
+
+    def _begin_commit(self, state: State, *, in_background: bool) -> None:
+        self.settle()
         count = self._log.open_records
-        self.state = self._log.commit(replace(state, owner=self._owner))
+        self.state = self._log.commit(
+            replace(state, owner=self._owner), in_background=in_background
+        )
         self._stored_at, self._closed_at, self._counted, self.is_open = (
             time.monotonic(),
             None,
             0,
             False,
         )
-        self.done.records += count
-        self.done.position, self.done.time_us = state.position, state.time_us
+        self._ending = self.state, count
+        if not in_background:
+            self.settle()
+
+    def settle(self) -> None:
+        """Waits until what is being stored is stored."""
+        if self._ending is not None:
+            self._log.settle()
+            (state, count), self._ending = self._ending, None
+            self.done.records += count
+            self.done.position, self.done.time_us = state.position, state.time_us

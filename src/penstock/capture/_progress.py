@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
@@ -200,6 +201,8 @@ class Log:
         self._compacted: set[str] = set()
         self._waiting: dict[str, _Waiting] = {}
         self._control, self._control_end = Control(is_paused=False, requests={}), -1
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-capture")
+        self._ending: Future[None] | None = None
         #: Bytes that were added and are not sent.
         self.waiting_bytes = 0
         #: Records of the transaction that is open.
@@ -207,6 +210,7 @@ class Log:
 
     def close(self) -> None:
         """Closes the connections; the next process aborts what is open."""
+        self._thread.shutdown()
         self._writer.close()
         self.client.close()
 
@@ -390,11 +394,17 @@ class Log:
                 self.open_records += count
 
     def _send(self, more: list[Part]) -> None:
+        parts = self._taken() + more
+        self.settle()
+        if parts:
+            self._writer.send_together(parts)
+
+    def _taken(self) -> list[Part]:
+        """What is waiting, which is no longer."""
         parts = [part for topic, one in self._waiting.items() for part in self._parts(topic, one)]
-        if parts + more:
-            self._writer.send_together(parts + more)
         self._waiting.clear()
         self.waiting_bytes = 0
+        return parts
 
     def _parts(self, topic: str, waiting: _Waiting) -> Iterator[Part]:
         """A topic's records, by partition."""
@@ -430,19 +440,51 @@ class Log:
             columns = keys.take(places), values.take(places)
             yield Part(topic, partition, *columns, times_ms[at], some)
 
-    def commit(self, state: State) -> State:
-        """Makes what was added and how far that is true together."""
+    def commit(self, state: State, *, in_background: bool = False) -> State:
+        """Makes what was added and how far that is true together.
+
+        Args:
+            state: how far it is.
+            in_background: whether to return before that is done, so that more can be added meanwhile; see
+                `settle`.
+        """
         now_ms = time.time_ns() // 1_000_000
         state = replace(state, stored_ms=now_ms)
         keys = pa.array([_KEY], pa.binary())
         values = pa.array([state.encoded()], pa.binary())
-        self._send([Part(state_topic(self._name), 0, keys, values, np.array([now_ms]))])
-        self._writer.commit()
+        last = Part(state_topic(self._name), 0, keys, values, np.array([now_ms]))
+        parts = [*self._taken(), last]
+        self.settle()
+        if in_background:
+            self._ending = self._thread.submit(self._end, parts)
+        else:
+            self._end(parts)
         self.open_records = 0
         return state
 
+    def _end(self, parts: list[Part]) -> None:
+        """Sends the last records of a transaction, and commits it."""
+        self._writer.send_together(parts)
+        self._writer.commit()
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether a commit is on its way."""
+        return self._ending is not None and not self._ending.done()
+
+    def settle(self) -> None:
+        """Waits for the commit that is on its way.
+
+        Raises:
+            FencedError, BrokerError: it failed.
+        """
+        if self._ending is not None:
+            ending, self._ending = self._ending, None
+            ending.result()
+
     def abort(self) -> None:
         """Ends what is open, as it isn't gone on with: readers of committed records wait no longer."""
+        self.settle()
         self._writer.abort()
         self._waiting.clear()
         self.waiting_bytes = self.open_records = 0
