@@ -8,7 +8,7 @@ import pytest
 from penstock.capture import _output, _progress
 from penstock.capture._capture import _read_again
 from penstock.capture._output import Captured, Output
-from penstock.capture._progress import Log, State, Watched, _Keys
+from penstock.capture._progress import Log, State, Watched, _Keys, state_topic
 from penstock.capture._schemas import Shape, Version
 from penstock.client import Reader
 from penstock.errors import FencedError
@@ -59,6 +59,12 @@ def test_a_state_is_read_as_it_was_written_also_an_older_one() -> None:
     assert State.decoded(one.encoded().replace(b',"unseen":[2,3]', b"")).tables["t"].unseen == ()
 
 
+def forget(one: Log, name: str) -> None:
+    """Ends it. Others look at all captures of the broker, and this one isn't of a database."""
+    one.client.delete_topic(state_topic(name), missing_ok=True)
+    one.close()
+
+
 def test_columns_follow_what_is_waiting_of_their_topic(log) -> None:
     """Rows that are sent at once come behind records of the same partition that aren't sent yet."""
     one = Log(log, "waiting")
@@ -77,7 +83,7 @@ def test_columns_follow_what_is_waiting_of_their_topic(log) -> None:
                 for value in records.values().to_pylist()
             ]
     finally:
-        one.close()
+        forget(one, "waiting")
     assert found == [b"1", b"2", b"3", b"4"]
 
 
@@ -110,5 +116,5 @@ def test_changes_are_taken_while_others_are_being_stored(log, monkeypatch) -> No
             output.settle()
         assert output.stored == other.load().position == 20
     finally:
-        one.close()
         other.close()
+        forget(one, "behind")
