@@ -264,6 +264,7 @@ def _opened() -> duckdb.DuckDBPyConnection:
     con = duckdb.connect(":memory:")
     con.execute("SET TimeZone = 'UTC'")
     con.execute("SET threads = 1")
+    con.execute("SET enable_progress_bar = false")
     con.execute(
         'CREATE TABLE s(k BIGINT, v BIGINT, d DOUBLE, x VARCHAR, "at" TIMESTAMPTZ); '
         "CREATE TABLE e(k BIGINT, v BIGINT, x VARCHAR, ts TIMESTAMPTZ); "
@@ -312,8 +313,8 @@ def _rows_of_windows(found: re.Match[str]) -> str:
             rows = (
                 "SELECT * EXCLUDE (n), min(ts) OVER (PARTITION BY k, n) AS window_start, "
                 f"max(ts) OVER (PARTITION BY k, n) + {length} AS window_end FROM (SELECT * EXCLUDE (new), "
-                "sum(new) OVER (PARTITION BY k ORDER BY ts) AS n FROM (SELECT *, CAST(ts - lag(ts) OVER "
-                f"(PARTITION BY k ORDER BY ts) >= {length} AS INT) AS new FROM e))"
+                "sum(new) OVER (PARTITION BY k ORDER BY ts) AS n FROM (SELECT *, coalesce(CAST(ts - lag(ts) "
+                f"OVER (PARTITION BY k ORDER BY ts) >= {length} AS INT), 0) AS new FROM e))"
             )
         case _:
             rows = (
