@@ -139,6 +139,17 @@ FROM (
 QUALIFY
   ROW_NUMBER() OVER (PARTITION BY auction ORDER BY price DESC, dateTime) = 1;
 
+-- q10
+SELECT
+  auction,
+  bidder,
+  price,
+  dateTime,
+  extra,
+  STRFTIME(dateTime, '%Y-%m-%d') AS dt,
+  STRFTIME(dateTime, '%H:%M') AS hm
+FROM bid;
+
 -- q11
 WITH gaps AS (
   SELECT

@@ -66,6 +66,10 @@ FROM auction A, bid B
 WHERE A.id = B.auction AND B.rt BETWEEN A.rt AND A.ends)
 WHERE n <= 1;
 
+-- q10
+SELECT auction, bidder, price, `dateTime`, extra, DATE_FORMAT(rt, 'yyyy-MM-dd') AS dt, DATE_FORMAT(rt, 'HH:mm') AS hm
+FROM bid;
+
 -- q11
 SELECT window_start, window_end, bidder, count(*) AS n
 FROM TABLE(SESSION(TABLE bid PARTITION BY bidder, DESCRIPTOR(rt), INTERVAL '10' SECOND))

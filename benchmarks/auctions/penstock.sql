@@ -74,6 +74,11 @@ FROM auction AS a, bid AS b
 WHERE a.id = b.auction AND b.dateTime BETWEEN a.dateTime AND a.expires
 ORDER BY b.price DESC, b.dateTime;
 
+-- q10
+SELECT auction, bidder, price, dateTime, extra,
+  strftime(dateTime, '%Y-%m-%d') AS dt, strftime(dateTime, '%H:%M') AS hm
+FROM bid;
+
 -- q11
 SELECT window_start, window_end, bidder, count(*) AS n
 FROM SESSION(bid, dateTime, INTERVAL 10 SECONDS)
