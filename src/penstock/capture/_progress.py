@@ -44,9 +44,6 @@ TIMEOUT_MS: Final = 15 * 60 * 1000
 transaction.max.timeout.ms."""
 LOOKED_BACK: Final = 1000
 """Records that are looked at for the newest state, before all of them are."""
-COMPRESSION: Final = "zstd"
-"""Of many rows of a table at once: their envelopes are alike, so that less is sent, checked and stored than
-compressing costs."""
 _KEY_BYTES_MAX: Final = 2**31 - 1
 """Of a key: Arrow's offsets are 32 bits."""
 FOLDED_BYTES: Final = 64 << 20
@@ -280,8 +277,7 @@ class Log:
         if topic in self._waiting:  # a partition can't be written twice at once
             self.send()
         times_ms = np.full(len(keys), time_ms)
-        parts = self._of_partitions(topic, keys, values, times_ms, None)
-        self._send([one._replace(compression=COMPRESSION) for one in parts])
+        self._send([*self._of_partitions(topic, keys, values, times_ms, None)])
         self.open_records += len(keys)
 
     def say(self, topic: str, key: bytes, value: bytes, time_ms: int) -> None:

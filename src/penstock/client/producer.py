@@ -55,7 +55,7 @@ _HALF: Final = SEQUENCE_MODULUS // 2
 
 
 class Part(NamedTuple):
-    """Records for one partition; see `Producer.send`. Without a compression they have the producer's."""
+    """Records for one partition; see `Producer.send`."""
 
     topic: str
     partition: int
@@ -64,7 +64,6 @@ class Part(NamedTuple):
     timestamps_ms: npt.NDArray[np.int64]
     headers: Sequence[Headers] | pa.Array[Any] | None = None
     base_sequence: int = 0
-    compression: str | None = None
 
 
 class Producer:
@@ -249,7 +248,7 @@ class Producer:
             part.values,
             part.timestamps_ms,
             batch_bytes_max=self._batch_bytes_max,
-            compression=part.compression or self._compression,
+            compression=self._compression,
             producer_id=identity[0],
             producer_epoch=identity[1],
             base_sequence=part.base_sequence,
