@@ -2,7 +2,7 @@
 
     python benchmarks/tpch_views.py [--scale 0.1] [--shares 0.01,0.001] [--queries q1,q5] [--json]
 
-Each query is one program, or with --together all of them are one, in this process and without Spark. It
+Each query is one program in a process of its own, or with --together all of them are one, without Spark. It
 reads the tables, and then refreshes: TPC-H's functions, which insert and delete orders with their lineitems.
 A refresh is timed from its records (JSON, in a log in memory) to the committed version of the view, and
 compared with DuckDB, which computes the query of the tables as they are then, in memory and with as many
@@ -10,19 +10,21 @@ threads. The rows of both must be equal. The ratio is of processor times, which 
 changes little. A view "pays below" the share of changes that takes as long as DuckDB. Joins are in the order
 of the tables' sizes, as when a program starts.
 
-Scale 1 needs about 10 GB of memory.
+What a process has at most grows with the scale: the records of all tables, DuckDB's tables while the answers
+are made, and the state of one program.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final, TypeAlias
 
@@ -164,37 +166,60 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     programs = [options.names] if options.together else [[name] for name in options.names]
     for names in programs:
         views = {name: texts[name] for name in names}
-        pipeline = Pipeline(views, all_rows, options.cores, ordered=not options.as_written)
-        loaded, _ = pipeline.settle()
-        one = {
-            "query": "all" if options.together else names[0],
-            "operators": len(pipeline.graph.stateful()),
-            "load_s": round(loaded, 3),
-            "equal": True,
-            "changes": [],
-        }
-        times: dict[float, list[tuple[float, ...]]] = {share: [] for share in options.shares}
-        for share, records, answers in changes:
-            pipeline.log.append_all(records)
-            spent = pipeline.settle()
-            others = [sum(answers[name][i] for name in names) for i in (1, 2)]
-            times[share].append((*spent, *others))
-            for name in names:
-                equal = counted(pipeline.rows(name)) == counted(answers[name][0])
-                one["equal"] = one["equal"] and equal
-        for share, measured in times.items():
-            middle = [1000 * statistics.median(column) for column in zip(*measured, strict=True)]
-            heads = ("change_ms", "change_cpu_ms", "duckdb_ms", "duckdb_cpu_ms")
-            figures = {what: round(ms, 1) for what, ms in zip(heads, middle, strict=True)}
-            one["changes"].append(
-                {"share": share, **figures, "ratio": round(middle[3] / middle[1], 2)}
-            )
-        one["pays_below"] = pays_below(one["changes"])
-        one["state_mb"] = round(pipeline.state_bytes / 1e6, 1)
-        one["process_mb"] = round(psutil.Process().memory_info().rss / 1e6)
+        one = in_a_process(lambda views=views: measured(views, all_rows, changes, options))
         found.append(one)
         print(line(one), file=sys.stderr, flush=True)
     return {"scale": options.scale, "queries": found}
+
+
+def in_a_process(compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What a function gives in a process of its own, whose memory is gone with it: state is gigabytes."""
+    context = multiprocessing.get_context("fork")  # records are there already
+    receiving, sending = context.Pipe(duplex=False)
+    process = context.Process(target=lambda: sending.send(compute()))
+    process.start()
+    sending.close()
+    try:
+        found: dict[str, Any] = receiving.recv()
+    finally:
+        process.join()
+    return found
+
+
+def measured(
+    views: Mapping[str, str],
+    all_rows: Encoded,
+    changes: Iterable[tuple[float, Encoded, Mapping[str, tuple[Any, ...]]]],
+    options: argparse.Namespace,
+) -> dict[str, Any]:
+    """Runs some queries as one program."""
+    pipeline = Pipeline(views, all_rows, options.cores, ordered=not options.as_written)
+    loaded, _ = pipeline.settle()
+    one = {
+        "query": "all" if options.together else next(iter(views)),
+        "operators": len(pipeline.graph.stateful()),
+        "load_s": round(loaded, 3),
+        "equal": True,
+        "changes": [],
+    }
+    times: dict[float, list[tuple[float, ...]]] = {share: [] for share in options.shares}
+    for share, records, answers in changes:
+        pipeline.log.append_all(records)
+        spent = pipeline.settle()
+        others = [sum(answers[name][i] for name in views) for i in (1, 2)]
+        times[share].append((*spent, *others))
+        for name in views:
+            equal = counted(pipeline.rows(name)) == counted(answers[name][0])
+            one["equal"] = one["equal"] and equal
+    for share, measured in times.items():
+        middle = [1000 * statistics.median(column) for column in zip(*measured, strict=True)]
+        heads = ("change_ms", "change_cpu_ms", "duckdb_ms", "duckdb_cpu_ms")
+        figures = {what: round(ms, 1) for what, ms in zip(heads, middle, strict=True)}
+        one["changes"].append({"share": share, **figures, "ratio": round(middle[3] / middle[1], 2)})
+    one["pays_below"] = pays_below(one["changes"])
+    one["state_mb"] = round(pipeline.state_bytes / 1e6, 1)
+    one["process_mb"] = round(psutil.Process().memory_info().rss / 1e6)
+    return one
 
 
 def pays_below(changes: Sequence[Mapping[str, Any]]) -> float | None:
@@ -228,13 +253,15 @@ def answered(
 
 
 HEAD: Final = (
-    "query operators   load s  state MB  pays below   per share: ms (processor ms), DuckDB's, ratio"
+    "query operators   load s  state MB  process MB  pays below   "
+    "per share: ms (processor ms), DuckDB's, ratio"
 )
 
 
 def line(one: Mapping[str, Any]) -> str:
     """A query's results as a line of the table."""
     text = f"{one['query']:5} {one['operators']:9} {one['load_s']:8.2f} {one['state_mb']:9.1f}"
+    text += f" {one['process_mb']:11,}"
     text += f" {'never' if one['pays_below'] is None else format(one['pays_below'], '.2%'):>11}"
     for change in one["changes"]:
         text += (
