@@ -1,12 +1,13 @@
-"""Objects that a run leaves out of garbage collections, and gives back."""
+"""What a run changes of the interpreter to keep pauses short, and gives back."""
 
 from __future__ import annotations
 
 import gc
+import sys
 
 import pytest
 
-from penstock.engine.upkeep.pauses import short_pauses
+from penstock.engine.upkeep.pauses import SWITCH_S, short_pauses
 
 
 def test_what_was_there_is_left_out_until_the_end() -> None:
@@ -19,6 +20,13 @@ def test_what_was_there_is_left_out_until_the_end() -> None:
         shorten()
         assert gc.get_freeze_count() > before + len(new) // 2
     assert gc.get_freeze_count() == 0
+
+
+def test_threads_take_turns_often_until_the_end() -> None:
+    before = sys.getswitchinterval()
+    with short_pauses():
+        assert sys.getswitchinterval() == pytest.approx(SWITCH_S)
+    assert sys.getswitchinterval() == before > SWITCH_S
 
 
 def test_it_ends_with_an_error() -> None:
