@@ -16,7 +16,8 @@ from tests.patience import PATIENCE_S, wait_until
 
 from penstock.client import Client, Producer, Reader
 from penstock.client.network.connection import Connection
-from penstock.errors import BrokerError
+from penstock.errors import BrokerError, LimitError
+from penstock.wire import columns
 from penstock.wire.columns import header
 
 pytestmark = pytest.mark.interpreter
@@ -228,6 +229,21 @@ class TestRestart:
             timer.join()
         assert seen == N
         assert "read partition 0 of topic 't'" in waits
+
+
+def test_what_unpacks_to_very_much_is_read_in_parts(broker, reader, topic, monkeypatch):
+    """A chunk of many small batches may hold more than memory does; a single batch may not."""
+    fill(broker.address, topic, compression="zstd")
+    sizes = [len(value(i)) for i in range(N)]
+    monkeypatch.setattr(columns, "DECOMPRESSED_BYTES_MAX", 5 * BATCH_BYTES)
+    assert sum(sizes) > 2 * columns.DECOMPRESSED_BYTES_MAX
+    parts = list(reader.read(topic, 0, 10, N - 10))
+    assert len(parts) > 2
+    assert [records.next_offset for records in parts[:-1]] == [int(p.offset[0]) for p in parts[1:]]
+    assert read(reader, topic, 10, N - 10) == expected(10, N - 10)
+    monkeypatch.setattr(columns, "DECOMPRESSED_BYTES_MAX", BATCH_BYTES // 2)
+    with pytest.raises(LimitError, match="DECOMPRESSED_BYTES_MAX"):
+        read(reader, topic, 0, N)
 
 
 def test_only_what_was_committed_is_read(broker, client, topic):

@@ -22,7 +22,7 @@ from penstock.client.network.errors import (
     broker_error,
 )
 from penstock.client.network.security import Security
-from penstock.errors import BrokerError, CorruptError, ProtocolError
+from penstock.errors import BrokerError, CorruptError, LimitError, ProtocolError
 from penstock.wire.columns import Batches, Records, decode, scan
 
 CHUNK_BYTES: Final = 16 << 20  # large enough that a request costs little compared with its bytes
@@ -149,6 +149,7 @@ class Reader:
             BrokerError: `OFFSET_OUT_OF_RANGE` where offsets were removed, `CORRUPT_MESSAGE` where the
                 broker can't read them; or patience ran out.
             CorruptError: a batch is damaged.
+            LimitError: a single batch unpacks to more than `DECOMPRESSED_BYTES_MAX`.
         """
         may_skip = missing == "skip"
         cursor = _Cursor(topic, partition, from_offset, to_offset, chunk_bytes, may_skip, on_damage)
@@ -166,14 +167,30 @@ class Reader:
                 cursor.bytes_per_offset = batches.whole_bytes / max(span, 1)
                 if cursor.position < cursor.stop:
                     self._request_ahead(cursor)
-                began = time.perf_counter()
-                records = decode(kept, verify_crc=self._verify_crc).between(start, to_offset)
-                self.decode_s += time.perf_counter() - began
-                if len(records):
-                    yield records
+                for records in self._decoded(kept):
+                    wanted = records.between(start, to_offset)
+                    if len(wanted):
+                        yield wanted
         finally:
             if cursor.flight is not None:
                 cursor.flight.connection.discard(cursor.flight.number)
+
+    def _decoded(self, batches: Batches) -> Iterator[Records]:
+        """The records of batches: all at once, or a part at a time where they unpack to very many bytes."""
+        began = time.perf_counter()
+        try:
+            records = decode(batches, verify_crc=self._verify_crc)
+        except LimitError:
+            if len(batches.table) < 2:
+                raise
+            records = None
+        finally:
+            self.decode_s += time.perf_counter() - began
+        if records is not None:
+            yield records
+            return
+        for half in batches.halves():
+            yield from self._decoded(half)
 
     def _request_ahead(self, cursor: _Cursor) -> None:
         """Sends the next request; a failure shows when its answer is awaited."""

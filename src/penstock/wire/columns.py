@@ -207,6 +207,17 @@ class Batches:
             gone[mine] = start > end
         return Batches(self.data, self.table[~gone], self.whole_bytes, self.next_offset)
 
+    def halves(self) -> tuple[Batches, Batches]:
+        """The first and the second half of two batches or more."""
+        middle = len(self.table) // 2
+        first, second = self.table[:middle], self.table[middle:]
+        following = int(first[-1, kernels.BASE_OFFSET] + first[-1, kernels.LAST_DELTA]) + 1
+        end = int(first[-1, kernels.END])
+        return (
+            Batches(self.data, first, end, following),
+            Batches(self.data, second, self.whole_bytes, self.next_offset),
+        )
+
 
 def _last_upto(sorted_offsets: Int64s, at: Int64s) -> Int64s:
     """For each of `at` the last of the offsets that is not above it; -1 where there is none."""
