@@ -1,12 +1,16 @@
-"""What the terminal says of a running pipeline."""
+"""What the terminal says of running work, and how Ctrl-C ends it."""
 
 from __future__ import annotations
 
+import signal
+import weakref
 from dataclasses import replace
 
+import pytest
 from tests.web.pipelines import NOW, WELL, Pipeline, S
 
 from penstock.cli.support.journal import summary
+from penstock.cli.support.progress import ended_by_signals
 from penstock.cli.support.tables import text_table
 from penstock.cli.support.terminal import SAME_EVERY_S, Lines
 
@@ -55,3 +59,24 @@ def test_doubles_are_shown_as_people_write_them() -> None:
     """Without the digits that only tell a machine which double it is."""
     shown = text_table(["x"], [[5.4 + 0.12], [0.1 + 0.2], [2.0], [1e300], [-0.0], [float("nan")]])
     assert shown.split()[2:] == ["5.52", "0.3", "2.0", "1e+300", "-0.0", "nan"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_work_and_a_second_one_interrupts_it(number: signal.Signals) -> None:
+    """Also where Python calls back, as it does in imports: exceptions are lost there."""
+
+    class Module:
+        pass
+
+    ended: list[bool] = []
+    before = signal.getsignal(number)
+    with ended_by_signals(lambda: ended.append(True)):
+        module = Module()
+        gone = weakref.ref(module, lambda _: signal.raise_signal(number))
+        del module
+        assert gone() is None
+        assert ended == [True]
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+    assert signal.getsignal(number) is before
+    assert ended == [True]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,7 +9,7 @@ import click
 from penstock.cli.support.address import find_broker
 from penstock.cli.support.errors import Group
 from penstock.cli.support.options import broker_option, client_settings, form_option
-from penstock.cli.support.progress import counter
+from penstock.cli.support.progress import counter, ended_by_signals
 from penstock.cli.support.tables import note, write_rows
 from penstock.cli.tracing import otel_option, tracing
 from penstock.core.databases import described
@@ -140,7 +139,10 @@ def run(
     print_setup: bool,
     **settings: Any,
 ) -> None:
-    """Capture TABLEs of the database at URL: their rows, then their changes."""
+    """Capture TABLEs of the database at URL: their rows, then their changes.
+
+    Ctrl-C and SIGTERM end it after the transaction in flight; a second one ends it at once.
+    """
     from penstock.capture import Capture, setup
 
     if print_setup:
@@ -155,29 +157,29 @@ def run(
         **settings,
         **client_settings(),
     )
-    if not once:
-        note(f"capturing {described(url)} into the log at {described(address)}; Ctrl-C stops")
-    before = signal.signal(signal.SIGTERM, lambda *_: one.stop())
-    try:
-        with tracing(one.name, on=otel) as traces, counter("captured") as tick:
+    with (
+        ended_by_signals(one.stop),
+        tracing(one.name, on=otel) as traces,
+        counter("captured") as tick,
+    ):
+        if not once:
+            note(f"capturing {described(url)} into the log at {described(address)}; Ctrl-C stops")
 
-            def looked(done: Captured) -> bool:
-                tick(done.records)
-                if traces is not None:
-                    counts = {
-                        "records": done.records,
-                        "transactions": done.transactions,
-                        "snapshot_rows": done.snapshot_rows,
-                    }
-                    traces.moved("capture batch", counts, {"phase": done.phase})
-                return once and done.is_caught_up
+        def looked(done: Captured) -> bool:
+            tick(done.records)
+            if traces is not None:
+                counts = {
+                    "records": done.records,
+                    "transactions": done.transactions,
+                    "snapshot_rows": done.snapshot_rows,
+                }
+                traces.moved("capture batch", counts, {"phase": done.phase})
+            return once and done.is_caught_up
 
-            try:
-                done = one.run(until=looked)
-            except KeyboardInterrupt:
-                done = one.done
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        try:
+            done = one.run(until=looked)
+        except KeyboardInterrupt:
+            done = one.done
     note(
         f"captured {done.snapshot_rows:,} rows of snapshots and {done.transactions:,} transactions"
     )

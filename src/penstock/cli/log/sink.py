@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,7 +10,7 @@ import click
 from penstock.cli.support.address import find_broker
 from penstock.cli.support.errors import Group
 from penstock.cli.support.options import broker_option, client_settings, form_option, of_topics
-from penstock.cli.support.progress import counter
+from penstock.cli.support.progress import counter, ended_by_signals
 from penstock.cli.support.tables import note, write_rows
 from penstock.cli.tracing import otel_option, tracing
 from penstock.core.names import hint
@@ -154,39 +153,26 @@ def run(*, once: bool, metrics: str | None, otel: bool, **told: Any) -> None:
     .parquet).
     """
     one = _made(**told)
-    if not once:
-        note(f"keeping {one.target.name} equal to the topic {told['topic']}; Ctrl-C stops")
-    stopped = 0
+    with (
+        ended_by_signals(one.stop),
+        _served(one, metrics),
+        tracing(one.name, on=otel) as traces,
+        counter("written") as tick,
+    ):
+        if not once:
+            note(f"keeping {one.target.name} equal to the topic {told['topic']}; Ctrl-C stops")
 
-    def stop(*_: object) -> None:
-        nonlocal stopped
-        stopped += 1
-        if stopped > 1:
-            raise KeyboardInterrupt
-        one.stop()
+        def looked(done: Followed) -> bool:
+            tick(done.upserts + done.deletes)
+            if traces is not None:
+                counts = {"upserts": done.upserts, "deletes": done.deletes, "dead": done.dead}
+                traces.moved("sink batch", counts, {"lag": done.lag or 0})
+            return once and (done.lag == 0 or done.phase == "paused")
 
-    before = {n: signal.signal(n, stop) for n in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        with (
-            _served(one, metrics),
-            tracing(one.name, on=otel) as traces,
-            counter("written") as tick,
-        ):
-
-            def looked(done: Followed) -> bool:
-                tick(done.upserts + done.deletes)
-                if traces is not None:
-                    counts = {"upserts": done.upserts, "deletes": done.deletes, "dead": done.dead}
-                    traces.moved("sink batch", counts, {"lag": done.lag or 0})
-                return once and (done.lag == 0 or done.phase == "paused")
-
-            try:
-                done = one.run(until=looked)
-            except KeyboardInterrupt:
-                done = one.done
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        try:
+            done = one.run(until=looked)
+        except KeyboardInterrupt:
+            done = one.done
     where = told["table"] or one.target.name
     note(
         f"wrote {done.upserts:,} rows to {where} and deleted {done.deletes:,}; {done.dead:,} dead letters"

@@ -1,8 +1,12 @@
-"""Progress on standard error: a bar or a counter where a person looks, little where nobody does."""
+"""Long work: its progress on standard error, and its end by Ctrl-C.
+
+A person sees a bar or a counter; a file gets a line now and then.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -41,3 +45,27 @@ def counter(verb: str) -> Iterator[Callable[[int], None]]:
     finally:
         if wrote:
             click.echo("\r\x1b[K", nl=False, err=True)
+
+
+@contextlib.contextmanager
+def ended_by_signals(end: Callable[[], object]) -> Iterator[None]:
+    """Has Ctrl-C and SIGTERM call `end`, which lets the work in flight complete; a second one interrupts.
+
+    An exception that a signal raises is lost where Python calls back while it imports a module. The first
+    signal raises none, so that it ends the work wherever it comes.
+    """
+    count = 0
+
+    def handle(*_: object) -> None:
+        nonlocal count
+        count += 1
+        if count > 1:
+            raise KeyboardInterrupt
+        end()
+
+    before = {n: signal.signal(n, handle) for n in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
