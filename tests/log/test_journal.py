@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.log.faults import FailingFiles, PowerLossError
 
+from penstock.errors import SetupError
 from penstock.log.disk.journal import Journal
 from penstock.log.disk.memory import MemoryFiles
 from penstock.log.errors import StorageError
@@ -42,6 +43,25 @@ def test_journal_keeps_what_is_durable(steps: list[bytes | str], seed: int) -> N
             assert len(found) >= durable
             model, durable = found, len(found)
     assert list(journal) == model
+
+
+def test_what_is_read_at_the_start_is_durable() -> None:
+    """A process that was killed leaves records in the page cache: nobody hears of them before a sync."""
+    files = MemoryFiles()
+    files.store("j", b"")
+    Journal(files, "j").append(b"x")
+    files.fails_to_sync = True
+    with pytest.raises(SetupError, match="check the disk"):
+        Journal(files, "j")
+    files.fails_to_sync = False
+    assert list(Journal(files, "j")) == [b"x"]
+
+    class TakesAll(random.Random):
+        def randint(self, a: int, b: int) -> int:
+            return a
+
+    files.crash(TakesAll(0))
+    assert list(Journal(files, "j")) == [b"x"]
 
 
 def test_rewrite_replaces_all() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import random
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -13,11 +15,14 @@ import pytest
 
 from penstock.broker.groups.offsets import GroupOffsets
 from penstock.broker.protocol.produce import parse
+from penstock.broker.storage.room import BALLAST
 from penstock.broker.storage.topics import Hosted, Topic
 from penstock.broker.transactions.coordinator import Coordinator
 from penstock.broker.transactions.machine import State
-from penstock.broker.transactions.records import outcomes_in
+from penstock.broker.transactions.prepared import replayed
+from penstock.broker.transactions.records import outcomes_in, unsettled_in
 from penstock.client.network import hot
+from penstock.errors import SetupError
 from penstock.log.disk.memory import MemoryFiles
 from penstock.log.partition import Partition
 from penstock.log.validation import LogConfig
@@ -26,7 +31,7 @@ from penstock.wire.batches import DURABLE_LATER
 from penstock.wire.kafka import ErrorCode
 
 CONFIG = LogConfig(retention_ms=-1, timestamp_after_max_ms=1 << 60)
-PLACES = [("t", 0), ("t", 1)]
+PLACES = [("t", 0), ("u", 0)]
 ID = "writer"
 TRANSACTIONAL = 0x10
 
@@ -55,40 +60,62 @@ def synced(one: Any) -> None:
         one.end_sync(task)
 
 
-async def make_durable(wanted: Iterable[Any]) -> None:
+async def sync_all(wanted: Iterable[Any]) -> None:
     for one in wanted:
         if one.failure is None:
             synced(one)
 
 
+class FilesWithBallast(MemoryFiles):
+    """Files on a full disk where there is room once the ballast is given up."""
+
+    def delete(self, path: str) -> None:
+        if path == BALLAST:
+            self.room_bytes = None
+        super().delete(path)
+
+
 class World:
     """A broker's logs and transactions, over files that can crash."""
 
-    def __init__(self) -> None:
-        self.files, self.ids = MemoryFiles(), itertools.count(1)
+    def __init__(self, files: MemoryFiles | None = None) -> None:
+        self.files, self.ids = files or MemoryFiles(), itertools.count(1)
+        self.sync: Callable[[Iterable[Any]], Awaitable[None]] = sync_all
+        self.config = CONFIG
         self.open()
         answer = self.machine.init(0, ID, 60_000, None)
         assert answer.change is not None
         self.run(answer.change)
         self.who = answer.producer_id, answer.epoch
 
-    def open(self) -> None:
-        self.topic = Topic("t", UUID(int=1), {}, CONFIG)
-        for name, index in PLACES:
-            log = Partition(self.files, f"{name}-{index}", CONFIG, 0)
-            self.topic.partitions.append(Hosted(self.topic, index, log))
-        self.logs = [one.log for one in self.topic.partitions]
+    def open(self, *, was_there: bool = False) -> None:
+        self.topics = {name: Topic(name, UUID(int=1), {}, CONFIG) for name, _ in PLACES}
+        for name, _ in PLACES:
+            self.open_topic(name, was_there=was_there)
         self.coordinator = Coordinator(
             self.files,
-            lambda _, index: self.topic.partition(index),
+            lambda topic, index: self.topics[topic].partition(index),
             GroupOffsets(self.files),
             lambda: next(self.ids),
-            make_durable,
+            lambda wanted: self.sync(wanted),
             lambda: 0,
         )
-        self.coordinator.recover(self.topic.partitions)
+        self.coordinator.recover(one.partitions[0] for one in self.topics.values())
         self.machine = self.coordinator.machine
         self.coordinator.check()
+
+    def open_topic(self, name: str, *, was_there: bool = False) -> None:
+        topic = self.topics[name]
+        log = Partition(self.files, f"{name}-0", self.config, 0, was_there=was_there)
+        topic.partitions = [Hosted(topic, 0, log)]
+
+    @property
+    def logs(self) -> list[Partition]:
+        return [one.partitions[0].log for one in self.topics.values()]
+
+    def kill(self) -> None:
+        """The process ends, the page cache survives it: nothing is lost, nothing is durable for it."""
+        self.open()
 
     def crash(self, *, keeps_all: bool) -> None:
         self.files.crash(Crash(keeps_all=keeps_all))
@@ -97,10 +124,14 @@ class World:
     def run(self, change: Any) -> bool:
         return asyncio.run(self.coordinator.carry_out(change))
 
+    def tick(self) -> None:
+        asyncio.run(self.coordinator.tick())
+        self.coordinator.check()
+
     def write(self, *partitions: int, sequence: int = 0) -> None:
         """A record to each, not synced."""
         for index in partitions:
-            answer = self.machine.add(0, ID, *self.who, places=[("t", index)])
+            answer = self.machine.add(0, ID, *self.who, places=[PLACES[index]])
             if answer.change is not None:
                 self.coordinator.apply(answer.change)
             producer_id, epoch = self.who
@@ -179,13 +210,39 @@ def test_a_crash_before_the_records_are_durable_aborts(
     assert again.code is (ErrorCode.none if is_whole else ErrorCode.invalid_txn_state)
 
 
-def test_a_killed_process_leaves_a_commit_that_counts(world: World) -> None:
-    """The page cache survives a process: nothing is lost, so the commit counts."""
+def test_a_crash_may_leave_a_commit_that_counts(world: World) -> None:
+    """All of it may have reached the disk before the power failed."""
     world.write(0, 1)
     world.coordinator.submit(world.end())
     world.crash(keeps_all=True)
     assert world.state is State.COMPLETE_COMMIT
     assert world.aborted() == [False, False]
+
+
+def test_what_a_restart_calls_committed_is_on_the_disk(world: World) -> None:
+    """The page cache survives a process, so its commit counts; the next power failure doesn't undo that."""
+    world.write(0, 1)
+    world.coordinator.submit(world.end())
+    world.kill()
+    assert world.state is State.COMPLETE_COMMIT
+    world.crash(keeps_all=False)
+    assert world.state is State.COMPLETE_COMMIT
+    assert [log.end_offset for log in world.logs] == [2, 2]
+    assert world.aborted() == [False, False]
+
+
+def test_a_restart_needs_a_disk_that_works(world: World) -> None:
+    """A commit that counts by the page cache alone isn't told to anybody."""
+    world.write(0, 1)
+    world.coordinator.submit(world.end())
+    synced(world.coordinator.journal)
+    world.coordinator.journal.close()  # so that partitions alone remain to be synced
+    world.files.fails_to_sync = True
+    with pytest.raises(SetupError, match="check the disk"):
+        world.kill()
+    world.files.fails_to_sync = False
+    world.kill()
+    assert world.state is State.COMPLETE_COMMIT
 
 
 def test_what_comes_in_the_place_of_lost_records_is_not_theirs(world: World) -> None:
@@ -209,16 +266,54 @@ def test_what_comes_in_the_place_of_lost_records_is_not_theirs(world: World) -> 
     assert world.aborted() == [False, False]
 
 
-def test_a_marker_shows_that_a_commit_counted(world: World) -> None:
-    """Damage to another partition doesn't turn what readers have seen into an abort."""
+def test_a_marker_shows_that_a_commit_counted(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Damage to another partition doesn't turn what readers have seen into an abort. It is reported, once."""
     world.write(0, 1)
     change = world.end()
     assert world.run(change)
     synced(world.logs[0])  # its marker
-    world.files.open("t-1/00000000000000000000.log").truncate(0)
+    world.files.open("u-0/00000000000000000000.log").truncate(0)
     world.crash(keeps_all=False)
     assert world.state is State.COMPLETE_COMMIT
     assert world.aborted() == [False, False]
+    assert world.coordinator.split == 1
+    assert (
+        "u-0: the transaction of 'writer' with records at offsets 0 to 0 was committed"
+        in caplog.text
+    )
+    world.crash(keeps_all=False)
+    assert world.coordinator.split == 0
+
+
+def test_an_administrators_abort_shows_nothing(world: World) -> None:
+    """A staged commit whose records are lost is aborted, though somebody has ended a part of it."""
+    world.write(0, 1)
+    change = world.end()
+    world.coordinator.submit(change)
+    synced(world.coordinator.journal)
+    world.logs[0].append_marker(*world.who, commit=False, coordinator_epoch=0, now_ms=0)
+    synced(world.logs[0])
+    world.crash(keeps_all=False)
+    assert world.state is State.COMPLETE_ABORT
+    assert world.aborted() == [True, False]
+
+
+def test_a_log_whose_end_is_unknown_is_not_a_short_one(world: World) -> None:
+    """Where nothing says how far a log came, nothing says that a commit's records are lost."""
+    world.write(0, 1)
+    assert world.run(world.end())
+    synced(world.logs[0])
+    world.crash(keeps_all=False)
+    world.files.delete("u-0")
+    world.files.store("u-0/tier", b"damaged")
+    world.config = replace(CONFIG, remote_storage=True)
+    world.open(was_there=True)
+    assert world.logs[1].is_end_unknown
+    assert world.state is not State.COMPLETE_ABORT
+    assert not any(b'"cut"' in one for one in world.coordinator.journal)
+    assert world.coordinator.split == 0
 
 
 def test_a_commit_is_aborted_where_a_log_cannot_be_synced(world: World) -> None:
@@ -237,14 +332,155 @@ def test_a_commit_is_aborted_where_a_log_cannot_be_synced(world: World) -> None:
     assert world.aborted() == [True, True]
 
 
+def test_a_journal_that_was_mended_is_not_yet_durable(world: World) -> None:
+    """A commit isn't answered because its sync's failure was forgotten: it must have been synced."""
+    world.write(0, 1)
+    change = world.end()
+
+    async def fills_up(wanted: Iterable[Any]) -> None:
+        """The disk is full during the journal's sync, and has room again before the others end."""
+        world.sync = sync_all
+        world.files.fails_to_sync, world.files.sync_errno = True, errno.ENOSPC
+        synced(world.coordinator.journal)
+        world.files.fails_to_sync = False
+        assert world.coordinator.journal.mend()
+        await sync_all(one for one in wanted if one is not world.coordinator.journal)
+
+    world.sync = fills_up
+    assert world.run(change)
+    world.crash(keeps_all=False)
+    assert world.state is State.COMPLETE_COMMIT
+
+
+@pytest.mark.parametrize("is_mended", [True, False])
+def test_a_commit_that_a_full_disk_stopped_goes_on(world: World, is_mended: bool) -> None:
+    """Once the journal works again the commit counts, or is aborted where a partition doesn't."""
+    world.write(0, 1)
+    world.files.fails_to_sync, world.files.sync_errno = True, errno.ENOSPC
+    assert not world.run(world.end())
+    world.tick()
+    assert world.machine.is_busy
+    world.files.fails_to_sync = False
+    assert world.coordinator.journal.mend()
+    assert world.logs[0].mend()
+    assert not is_mended or world.logs[1].mend()
+    world.tick()
+    assert not world.machine.is_busy
+    assert world.state is (State.COMPLETE_COMMIT if is_mended else State.PREPARE_ABORT)
+    world.tick()
+    assert world.aborted() == [not is_mended, False]  # the other one takes no marker yet
+    world.crash(keeps_all=False)
+    assert world.state is (State.COMPLETE_COMMIT if is_mended else State.COMPLETE_ABORT)
+
+
+def test_what_is_complete_is_confirmed_while_the_next_one_commits(world: World) -> None:
+    """A producer that always has a commit on its way doesn't keep the journal from forgetting others."""
+    world.write(0, 1)
+    change = world.end()
+    assert world.run(change)
+    world.who = change.after.identity
+    world.write(0, 1)
+    world.coordinator.submit(world.end())
+    asyncio.run(world.coordinator.confirm())
+    assert unsettled_in(world.coordinator.journal) == {change.after.serial + 1}
+    world.crash(keeps_all=False)
+    assert world.state is State.COMPLETE_COMMIT
+
+
+def test_an_abort_waits_for_room(world: World) -> None:
+    """A commit whose partition failed is aborted once the journal has room to say so."""
+    world.write(0, 1)
+    world.files.fails_to_sync = True
+    synced(world.logs[0])
+    world.files.fails_to_sync = False
+    change = world.end()
+
+    async def fills_up(wanted: Iterable[Any]) -> None:
+        await sync_all(wanted)
+        world.files.room_bytes = 0
+
+    world.sync = fills_up
+    assert not world.run(change)
+    world.tick()
+    assert world.machine.is_busy
+    world.files.room_bytes, world.sync = None, sync_all
+    world.tick()
+    assert world.state is State.PREPARE_ABORT
+    world.crash(keeps_all=True)
+    assert world.state is State.COMPLETE_ABORT
+    assert world.aborted() == [True, True]
+
+
+def test_a_topic_that_was_made_again_lacks_nothing(world: World) -> None:
+    """A deleted topic's records are gone by somebody's wish: the commit counts for the others."""
+    world.write(0, 1)
+    assert world.run(world.end())
+    world.coordinator.forget_topic("u")
+    world.coordinator.check()
+    world.files.delete("u-0")
+    world.open_topic("u")
+    synced(world.coordinator.journal)
+    world.crash(keeps_all=False)  # with the marker
+    assert world.state is State.COMPLETE_COMMIT
+    assert world.aborted() == [False, False]
+    assert [log.end_offset for log in world.logs] == [2, 0]
+
+
+def test_a_commit_goes_on_without_a_topic_that_is_deleted(world: World) -> None:
+    """What is on its way when a topic is deleted doesn't wait for it."""
+    world.write(0, 1)
+    change = world.end()
+    world.coordinator.submit(change)
+    world.coordinator.forget_topic("u")
+    world.files.delete("u-0")
+    world.open_topic("u")
+    synced(world.coordinator.journal)
+    synced(world.logs[0])
+    assert world.coordinator.is_whole(change)
+    world.coordinator.settle(change)
+    world.coordinator.check()
+    assert world.state is State.COMPLETE_COMMIT
+    assert [log.end_offset for log in world.logs] == [2, 0]
+
+
+def test_a_restart_on_a_full_disk_uses_the_ballast() -> None:
+    """What it decides must be noted; without any room it says what is wrong."""
+    world = World(FilesWithBallast())
+    world.write(0, 1)
+    world.coordinator.submit(world.end())
+    synced(world.coordinator.journal)
+    world.files.room_bytes = 0
+    world.crash(keeps_all=False)
+    assert world.state is State.COMPLETE_ABORT
+    world = World()
+    world.write(0, 1)
+    world.coordinator.submit(world.end())
+    synced(world.coordinator.journal)
+    world.files.room_bytes = 0
+    with pytest.raises(SetupError, match="make room"):
+        world.crash(keeps_all=False)
+
+
+def test_older_brokers_find_what_they_know_after_a_stop(world: World) -> None:
+    """They pass over staged states; so a broker that stops leaves others."""
+    world.write(0, 1)
+    assert world.run(world.end())
+    for log in world.logs:
+        log.close()
+    world.coordinator.close()
+    said = [one for one in world.coordinator.journal if not one.startswith(b'["staged"')]
+    assert len(said) < len(list(world.coordinator.journal))
+    assert replayed(said).known[ID] == world.machine.get(ID)
+
+
 def test_lost_records_are_missed_at_the_commit(world: World) -> None:
     """A producer says how many records were acknowledged; a crash has taken one of two."""
     world.write(0, 1)
-    assert world.coordinator.has_records(ID, *world.who, 2)
+    assert world.coordinator.has_records(world.end(), 2)
     synced(world.logs[0])
     world.crash(keeps_all=False)
     assert world.state is State.ONGOING
-    assert not world.coordinator.has_records(ID, *world.who, 2)
+    assert not world.coordinator.has_records(world.end(), 2)
 
 
 def test_only_transactions_put_it_off() -> None:

@@ -83,7 +83,9 @@ class Speaker:
         answer = self.raw.call(0, version, **fields)
         return int(answer["responses"][0]["partition_responses"][0]["error_code"])
 
-    def end(self, *, commit: bool, version: int = 5, epoch: int | None = None) -> int:
+    def end(
+        self, *, commit: bool, version: int = 5, epoch: int | None = None, **fields: Any
+    ) -> int:
         """EndTxn; its error code. The epoch goes on as the answer says."""
         answer = self.raw.call(
             26,
@@ -92,6 +94,7 @@ class Speaker:
             producer_id=self.producer_id,
             producer_epoch=self.epoch if epoch is None else epoch,
             committed=commit,
+            **fields,
         )
         if not answer["error_code"] and version >= 5:
             self.producer_id, self.epoch = answer["producer_id"], answer["producer_epoch"]
@@ -144,6 +147,19 @@ def speaker(raw: Raw, tid: str, topic: str) -> Speaker:
     one = Speaker(raw, tid, topic)
     assert one.init() == 0
     return one
+
+
+def test_a_fenced_producer_is_told_so(speaker: Speaker) -> None:
+    """It is not told of lost records: its successor's aren't its own."""
+    former = speaker.epoch
+    assert speaker.produce(0) == ErrorCode.none
+    assert speaker.init() == ErrorCode.none
+    assert speaker.produce(0) == ErrorCode.none
+    fenced = speaker.end(commit=True, epoch=former, penstock_records=1)
+    assert fenced == ErrorCode.producer_fenced
+    missed = speaker.end(commit=True, penstock_records=2)
+    assert missed == ErrorCode.transaction_abortable
+    assert speaker.end(commit=True, penstock_records=1) == ErrorCode.none
 
 
 # -- the protocol, as Kafka 4.3.1 was seen to answer ----------------------------------------------

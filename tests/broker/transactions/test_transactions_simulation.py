@@ -1,5 +1,6 @@
 """Transactions in a world where everything goes wrong: messages are lost, repeated and late, clocks
-jump, producers die and come back under their name, the machine loses power at any instant.
+jump, producers die and come back under their name, the process is killed and the machine loses power at
+any instant.
 
 The logs, journals and offsets are the real ones, over files in memory of which a crash leaves what
 was synced and some of the rest.
@@ -123,6 +124,13 @@ class World:
         self.server.restart(self.handle)
         self.open()
         self.sim.note("power failed")
+
+    def kill(self) -> None:
+        """The process ends and is started again; the page cache survives it."""
+        self.incarnation += 1
+        self.server.restart(self.handle)
+        self.open()
+        self.sim.note("killed")
 
     def tick(self) -> None:
         """What the broker does in the background."""
@@ -248,10 +256,6 @@ class World:
     def on_end(self, request: Fields, answer: Callable[..., None]) -> None:
         commit = request["commit"]
         self.told.asked[request["tag"]] = commit
-        who = request["id"], *request["who"]
-        if commit and request["later"] and not self.coordinator.has_records(*who, request["total"]):
-            answer(code=ErrorCode.transaction_abortable)
-            return
         found = self.coordinator.machine.end(
             self.server.now_ms(),
             request["id"],
@@ -259,6 +263,14 @@ class World:
             commit=commit,
             bumps=request["joins"],
         )
+        if (
+            commit
+            and request["later"]
+            and found.change is not None
+            and not self.coordinator.has_records(found.change, request["total"])
+        ):
+            answer(code=ErrorCode.transaction_abortable)
+            return
 
         def reply() -> None:
             if not found.code:
@@ -437,8 +449,12 @@ def chaos(world: World) -> None:
 
     def trouble() -> None:
         kind = sim.random.random()
-        if kind < 0.5:
+        if kind < 0.35:
             world.crash()
+        elif kind < 0.5:
+            world.kill()
+            if sim.random.random() < 0.5:  # before all is written again that was said
+                sim.after(sim.random.randint(0, 300), world.crash)
         elif kind < 0.7:
             world.server.jump(sim.random.choice([-5_000, -500, 500, 5_000]))
         else:

@@ -8,6 +8,7 @@ from penstock.broker.groups.assignors import Part
 from penstock.broker.groups.offsets import METADATA_CHARACTERS_MAX, Committed, Key
 from penstock.broker.groups.registry import CLASSIC, CONSUMER
 from penstock.broker.handlers.base import Api, Call, Fields, topic_of
+from penstock.broker.storage.flusher import made_durable
 from penstock.broker.storage.topics import Hosted
 from penstock.log.errors import StorageError
 from penstock.wire.kafka import ErrorCode
@@ -52,8 +53,7 @@ async def offset_commit(call: Call, fields: Fields) -> Fields:
         topics.append({**wanted, "partitions": parts})
     try:
         broker.group_offsets.commit(group_id, accepted, now_ms)
-        await broker.flusher.make_durable([broker.group_offsets.journal])
-        failed = broker.group_offsets.journal.failure is not None
+        failed = not await made_durable(broker.flusher.make_durable, [broker.group_offsets.journal])
     except StorageError:
         failed = True
     if failed:  # clients look for the coordinator again and retry, as they do with Kafka

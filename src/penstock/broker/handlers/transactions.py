@@ -9,6 +9,7 @@ from typing import Final
 from penstock.broker.groups.offsets import METADATA_CHARACTERS_MAX, Committed, Key
 from penstock.broker.handlers.base import Api, Call, Fields, hosted
 from penstock.broker.handlers.offsets import end_below, known_parts
+from penstock.broker.storage.flusher import made_durable
 from penstock.broker.storage.topic_patterns import matching
 from penstock.broker.transactions.machine import (
     NO_EPOCH,
@@ -140,9 +141,6 @@ async def end_txn(call: Call, fields: Fields) -> Fields:
     if broker.transactions.is_full:
         return {"error_code": ErrorCode.concurrent_transactions}
     who = fields["transactional_id"], fields["producer_id"], fields["producer_epoch"]
-    count = fields.get("penstock_records", -1)
-    if count >= 0 and fields["committed"] and not broker.transactions.has_records(*who, count):
-        return {"error_code": ErrorCode.transaction_abortable}
     try:
         answer = broker.transactions.machine.end(
             broker.clock_ms(),
@@ -152,6 +150,14 @@ async def end_txn(call: Call, fields: Fields) -> Fields:
         )
     except OSError:
         answer = Answer(ErrorCode.coordinator_not_available)
+    change, count = answer.change, fields.get("penstock_records", -1)
+    if (
+        change is not None
+        and fields["committed"]
+        and count >= 0
+        and not broker.transactions.has_records(change, count)
+    ):
+        answer = Answer(ErrorCode.transaction_abortable)
     answer = await carry_out(call, answer)
     is_done = answer.code is ErrorCode.none
     return {
@@ -207,8 +213,7 @@ async def _stage(
         broker.group_offsets.stage(known.serial, who, group_id, offsets, broker.clock_ms())
     except StorageError:
         return False
-    await broker.flusher.make_durable([broker.group_offsets.journal])
-    return broker.group_offsets.journal.failure is None
+    return await made_durable(broker.flusher.make_durable, [broker.group_offsets.journal])
 
 
 async def _join(call: Call, fields: Fields) -> ErrorCode | None:

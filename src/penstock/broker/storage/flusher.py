@@ -12,14 +12,14 @@ import asyncio
 import errno
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import Any, Final, Protocol
 
-__all__ = ["Durable", "Flusher"]
+__all__ = ["Durable", "Flusher", "is_durable", "made_durable"]
 
 THREADS: Final = 4
 """Logs that are synced at once: the file system merges the journal commits of concurrent syncs."""
@@ -82,6 +82,25 @@ class Durable(Protocol):
     def mend(self) -> bool:
         """Continues after a sync that failed because the disk was full; False where that can't be."""
         ...
+
+
+def is_durable(one: Durable, upto: int) -> bool:
+    """Whether what was written before an offset is on the disk. That there is no failure doesn't say so:
+    what has failed may have been mended, and not be synced yet. What was rewritten may be shorter.
+    """
+    return one.durable_offset >= min(upto, one.end_offset)
+
+
+async def made_durable(
+    make_durable: Callable[[Iterable[Durable]], Awaitable[None]], wanted: Iterable[Durable]
+) -> bool:
+    """Returns once all that was written so far is durable, or its keeper has failed; whether it is
+    durable. What has failed and was mended meanwhile is waited for again.
+    """
+    goals = [(one, one.end_offset) for one in wanted]
+    while left := [one for one, upto in goals if not (one.failure or is_durable(one, upto))]:
+        await make_durable(left)
+    return all(is_durable(one, upto) for one, upto in goals)
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-__all__ = ["RESERVE_BYTES", "Room"]
+__all__ = ["BALLAST", "RESERVE_BYTES", "Room"]
 
 RESERVE_BYTES: Final = 256 << 20
 """Bytes that are left free (log.min.free.bytes), as far as `RESERVE_SHARE` allows: more than a fast
@@ -27,6 +27,8 @@ RESERVE_SHARE: Final = 0.05
 """Of the file system that the reserve takes at most: a small one is not refused from the start."""
 SLACK_SHARE: Final = 0.1
 """Of the reserve that must be free beyond it before records are taken again."""
+BALLAST: Final = "ballast"
+"""Its file in the data directory."""
 BALLAST_BYTES: Final = 256 << 10
 """The reserve: retention writes a few small files, of a block each."""
 
@@ -99,7 +101,7 @@ class Room:
 
     @property
     def _ballast(self) -> Path:
-        return self._data / "ballast"
+        return self._data / BALLAST
 
     def set_aside(self) -> None:
         """Sets the ballast aside, where there is room for it."""

@@ -27,8 +27,9 @@ from typing import Final
 
 from penstock.broker.groups.offsets import GroupOffsets
 from penstock.broker.logs import Seldom
-from penstock.broker.storage.flusher import Durable
+from penstock.broker.storage.flusher import Durable, is_durable, made_durable
 from penstock.broker.storage.topics import Hosted
+from penstock.broker.transactions.deciding import decide, parts_of
 from penstock.broker.transactions.machine import (
     OFFSETS,
     Change,
@@ -37,17 +38,18 @@ from penstock.broker.transactions.machine import (
     Transaction,
     Transactions,
 )
-from penstock.broker.transactions.mending import is_whole, lost_marker, told_of_split
+from penstock.broker.transactions.mending import ended_as, lost_marker, told_of_split
 from penstock.broker.transactions.prepared import Prepared, replayed
 from penstock.broker.transactions.records import (
     End,
-    Ends,
     Outcome,
     body,
+    listed,
     outcomes_in,
     reached_in,
     record,
     row,
+    staged_in,
 )
 from penstock.log.disk.files import LogFiles
 from penstock.log.disk.journal import Journal
@@ -65,7 +67,8 @@ ENTRY_BYTES: Final = 300
 UNSETTLED_MAX: Final = 100_000
 """Transactions that await the "done" of their markers; it comes once a second."""
 END_UNKNOWN: Final = (1 << 63) - 1
-"""The end of a partition whose topic is refused: whatever is open there, began before it."""
+"""The end of a partition that isn't served, or of which it isn't known: whatever is open there, began
+before it."""
 TICK_S: Final = 0.5
 """How often timeouts are looked at."""
 TICKS_PER_CONFIRM: Final = 2
@@ -95,6 +98,7 @@ class Coordinator:
         make_durable: Callable[[Iterable[Durable]], Awaitable[None]],
         clock_ms: Callable[[], int],
     ) -> None:
+        self._files = files
         self.journal = Journal(files, "transactions/state.journal")
         self.machine = Transactions(new_producer_id)
         self._find = find
@@ -106,6 +110,7 @@ class Coordinator:
         self._reached: dict[Place, int] = {}
         self._unsettled: dict[int, Prepared] = {}
         self._unmarked: set[int] = set()
+        self._stuck: list[Change] = []  # what couldn't be made durable, or be aborted instead
         self._faults = Seldom(_log)
         self._tasks: set[asyncio.Task[bool]] = set()
 
@@ -129,26 +134,35 @@ class Coordinator:
         if not change.is_commit_point:
             self.settle(change)
             return True
+        return await self._settling(change)
+
+    def _settling(self, change: Change) -> Awaitable[bool]:
         task = asyncio.ensure_future(self._settle_when_durable(change))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return await asyncio.shield(task)
+        return asyncio.shield(task)
 
     async def _settle_when_durable(self, change: Change) -> bool:
-        await self._make_durable(self.awaited(change))
-        is_whole = self.is_whole(change)
-        if not is_whole and self.journal.failure is None:
+        """Has a submitted change count, or aborts it instead; whether it counts. What the disk refuses is
+        tried again by `tick`.
+        """
+        asked = change
+        while True:
+            upto = self.journal.end_offset
+            await made_durable(self._make_durable, self.awaited(change))
+            if not is_durable(self.journal, upto):
+                self._faults.say("a transaction's end must wait", self.journal.failure)
+                break
+            if self.is_whole(change):
+                self.settle(change)
+                return change is asked
             try:
                 change = self.abort_instead(change)
             except StorageError as error:
-                _log.error("%s", error)
-                return False
-            await self._make_durable([self.journal])
-        if self.journal.failure is not None:
-            _log.error("%s", self.journal.failure)
-            return False
-        self.settle(change)
-        return is_whole
+                self._faults.say("a transaction's end must wait", error)
+                break
+        self._stuck.append(change)
+        return False
 
     def awaited(self, change: Change) -> list[Durable]:
         """What must be durable before a submitted change counts that is a commit point."""
@@ -156,23 +170,25 @@ class Coordinator:
 
     def is_whole(self, change: Change) -> bool:
         """Whether the records of a commit are durable, as far as it had to wait for that."""
-        return all(log.durable_offset >= end.end for log, end in self._staged(change))
+        return all(is_durable(log, end.end) for log, end in self._staged(change))
 
     def _staged(self, change: Change) -> list[tuple[Partition, End]]:
         prepared = None if change.after is None else self._unsettled.get(change.after.serial)
-        return [] if prepared is None else prepared.staged
+        if prepared is None:
+            return []
+        return [(log, prepared.ends[place]) for place, log in prepared.staged.items()]
 
     def abort_instead(self, change: Change) -> Change:
         """Aborts a submitted commit whose records couldn't be made durable.
 
         Raises:
-            StorageError: the disk is full or failed; the next start decides.
+            StorageError: the disk is full or failed; nothing is changed.
         """
         assert change.after is not None
         prepared = self._unsettled[change.after.serial]
         aborted = replace(change.after, state=State.PREPARE_ABORT)
         self.journal.append(row(aborted, prepared.ends))
-        prepared.transaction = aborted
+        prepared.transaction, prepared.staged = aborted, {}
         return self.machine.abort_instead(change)
 
     def apply(self, change: Change) -> None:
@@ -206,33 +222,29 @@ class Coordinator:
         ends = {place: self._end_of(place, after.producer_id) for place in sorted(after.places)}
         for place, end in ends.items():
             self._note_reached(place, end.durable)
-        parts = self._parts(ends) if after.is_commit else []
-        is_durable = all(
-            log.producers.written_upto(after.producer_id) <= log.durable_offset for log, _ in parts
-        )
-        return Prepared(after, ends, set(after.places), staged=[] if is_durable else parts)
-
-    def _parts(self, ends: Ends) -> list[tuple[Partition, End]]:
-        """The partitions that a prepared transaction has records in, as far as they are served."""
-        logs = ((self._log_of(place), end) for place, end in ends.items() if end.first >= 0)
-        return [(log, end) for log, end in logs if log is not None]
+        parts = parts_of(ends, self._log_of) if after.is_commit else {}
+        logs = {place: log for place, (log, _) in parts.items()}
+        if all(
+            is_durable(one, one.producers.written_upto(after.producer_id)) for one in logs.values()
+        ):
+            logs = {}
+        return Prepared(after, ends, set(after.places), staged=logs)
 
     def _log_of(self, place: Place) -> Partition | None:
-        """A partition's log; None where the partition is gone, or isn't served."""
+        """A partition's log; None where the partition is gone, isn't served, or its end isn't known."""
         with contextlib.suppress(StorageError):
             hosted = None if place == OFFSETS else self._find(*place)
-            return None if hosted is None else hosted.log
+            return None if hosted is None or hosted.log.is_end_unknown else hosted.log
         return None
 
-    def has_records(self, transactional_id: str, producer_id: int, epoch: int, count: int) -> bool:
-        """Whether all acknowledged records of a producer's open transaction are there: a machine that goes
-        down takes those with it that aren't durable.
+    def has_records(self, commit: Change, count: int) -> bool:
+        """Whether all acknowledged records of a transaction that is to be committed are there: a machine
+        that goes down takes those with it that aren't durable.
         """
-        known = self.machine.get(transactional_id)
-        if known is None or known.state is not State.ONGOING:
-            return True  # `end` says what is wrong
-        logs = [log for place in known.places if (log := self._log_of(place)) is not None]
-        counts = (log.producers.count_in_transaction(producer_id, epoch) for log in logs)
+        one = commit.before
+        assert one is not None
+        logs = [log for place in one.places if (log := self._log_of(place)) is not None]
+        counts = (log.producers.count_in_transaction(one.producer_id, one.epoch) for log in logs)
         return sum(counts) == count
 
     def _end_of(self, place: Place, producer_id: int) -> End:
@@ -242,6 +254,8 @@ class Coordinator:
             return End(END_UNKNOWN)
         if hosted is None:
             return End()
+        if hosted.log.is_end_unknown:
+            return End(END_UNKNOWN)
         log, first = hosted.log, hosted.log.producers.open_since(producer_id)
         return End(log.end_offset, -1 if first is None else first, log.durable_offset)
 
@@ -257,7 +271,10 @@ class Coordinator:
             return
         self.commits += after.is_commit
         self.aborts += not after.is_commit
-        if after.serial in self._unsettled:
+        prepared = self._unsettled.get(after.serial)
+        for place in after.places.difference(() if prepared is None else prepared.left):
+            self.machine.marked(after.id, after.serial, place)  # the topic was deleted meanwhile
+        if prepared is not None and prepared.left:
             self._unmarked.add(after.serial)
             self.mark()
 
@@ -325,6 +342,10 @@ class Coordinator:
         """Time has passed: aborts what takes too long, and tries again what could not be written."""
         if self._unmarked:
             self.mark()
+        if self.journal.failure is None:
+            stuck, self._stuck = self._stuck, []
+            for change in stuck:
+                await self._settling(change)
         for change in self.machine.overdue(self._clock_ms()):
             if await self.carry_out(change):
                 _log.info("aborted the transaction of %s: its time was over", change.id)
@@ -338,25 +359,37 @@ class Coordinator:
 
     async def confirm(self) -> None:
         """Makes markers durable, and notes which transactions need nothing more."""
-        serials = [serial for serial, one in self._unsettled.items() if not one.left]
-        if serials:
-            await self._make_durable(self._places_of(serials))
-            self._note_done(serials)
+        goals = self._goals()
+        if goals:
+            await self._make_durable({one for some in goals.values() for one, _ in some})
+            self._note_done(goals)
         await self._make_durable([self.journal])
 
-    def _places_of(self, serials: Iterable[int]) -> list[Durable]:
-        places = {place for serial in serials for place in self._unsettled[serial].ends}
-        found: list[Durable] = [self._offsets.journal] if OFFSETS in places else []
-        hosted = [self._find(*place) for place in places if place != OFFSETS]
+    def _goals(self) -> dict[int, list[tuple[Durable, int]]]:
+        """By transaction that has all its markers, up to where what must be durable for it."""
+        return {
+            serial: [(one, one.end_offset) for one in self._places_of(prepared)]
+            for serial, prepared in self._unsettled.items()
+            if not prepared.left and not self._is_on_its_way(prepared.transaction)
+        }
+
+    def _is_on_its_way(self, one: Transaction) -> bool:
+        """Whether a prepared transaction doesn't count yet."""
+        change = self.machine.pending(one.id)
+        return change is not None and change.after is not None and change.after.serial == one.serial
+
+    def _places_of(self, prepared: Prepared) -> list[Durable]:
+        found: list[Durable] = [self._offsets.journal] if OFFSETS in prepared.ends else []
+        hosted = [self._find(*place) for place in prepared.ends if place != OFFSETS]
         return found + [one.log for one in hosted if one is not None]
 
-    def _note_done(self, serials: Iterable[int]) -> None:
+    def _note_done(self, goals: dict[int, list[tuple[Durable, int]]]) -> None:
         """These transactions' markers are durable, but for places that failed."""
         try:
-            for serial in serials:
-                if all(one.failure is None for one in self._places_of([serial])):
+            for serial, some in goals.items():
+                if all(is_durable(one, upto) for one, upto in some):
                     marked = self._unsettled[serial].marked
-                    self.journal.append(body("done", serial, _listed(marked)))
+                    self.journal.append(body("done", serial, listed(marked)))
                     del self._unsettled[serial]
                     for place, offset in marked.items():
                         self._note_reached(place, offset)
@@ -370,33 +403,50 @@ class Coordinator:
             self.journal.rewrite(self._bodies())
 
     def _bodies(self) -> Iterator[bytes]:
-        yield body("reached", _listed(self._reached))
+        yield body("reached", listed(self._reached))
         for prepared in self._unsettled.values():
             yield row(prepared.transaction, prepared.ends)
         for one in self.machine:
-            known = self._unsettled.get(one.serial) if one.state.is_prepared else None
-            yield row(one, None if known is None else known.ends)
+            yield self._row(one)
+
+    def _row(self, one: Transaction) -> bytes:
+        known = self._unsettled.get(one.serial) if one.state.is_prepared else None
+        return row(one, None if known is None else known.ends)
 
     def close(self) -> None:
         """Makes everything durable. Partitions and offsets must have been closed before."""
         if self.journal.failure is None:
-            self._note_done([serial for serial, one in self._unsettled.items() if not one.left])
+            self._note_done(self._goals())
+            self._write_plainly()
         self.journal.close()
+
+    def _write_plainly(self) -> None:
+        """Repeats staged states that count as others: older brokers don't know of staged ones."""
+        staged = staged_in(self.journal)
+        try:
+            for one in self.machine:
+                if one.id in staged and self.machine.pending(one.id) is None:
+                    self.journal.append(self._row(one))
+        except StorageError as error:
+            _log.warning("%s", error)
 
     # -- after a restart ---------------------------------------------------------------------------
 
     def recover(self, partitions: Iterable[Hosted]) -> None:
         """Completes what was prepared, finds again what was open, aborts what belongs to no
         transaction.
+
+        Raises:
+            SetupError: the disk is full or failed, so that nothing can be decided.
         """
-        known, last_serial, self._unsettled, staged = replayed(self.journal)
-        self._decide(known, staged)
-        self._cut_ends()
-        self._store_decisions()
+        said = replayed(self.journal)
+        self.split += decide(said, self.journal, self._log_of, self._files)
+        self._unsettled = said.unsettled
         self._reached = reached_in(self.journal)
         self._unmarked = set(self._unsettled)
         left = {serial: one.left for serial, one in self._unsettled.items()}
-        self.machine.restore(known.values(), left, max(last_serial, *self._offsets.staged, 0))
+        serial = max(said.last_serial, *self._offsets.staged, 0)
+        self.machine.restore(said.known.values(), left, serial)
         everywhere = list(partitions)
         self._mend(everywhere)
         self.mark()
@@ -412,51 +462,6 @@ class Coordinator:
             for producer_id in hosted.log.open_transactions():
                 self._resume(hosted, producer_id, now_ms)
 
-    def _decide(self, known: dict[str, Transaction], staged: Iterable[int]) -> None:
-        """Aborts the staged commits whose records the machine took with it when it went down."""
-        lost = []
-        for serial in staged:
-            prepared = self._unsettled[serial]
-            one = prepared.transaction
-            if not is_whole(one.producer_id, self._parts(prepared.ends)):
-                prepared.transaction = known[one.id] = replace(one, state=State.PREPARE_ABORT)
-                self.journal.append(row(prepared.transaction, prepared.ends))
-                lost.append(one.id)
-        if lost:
-            _log.warning(
-                "aborted commits that were not confirmed, as the machine went down before their records "
-                "were on the disk: %s",
-                ", ".join(map(repr, lost)),
-            )
-
-    def _cut_ends(self) -> None:
-        """Notes where logs are shorter than transactions saw them: these offsets are given out again."""
-        seen: dict[Place, int] = {}
-        known = [(p, one.end) for p, some in outcomes_in(self.journal).items() for one in some]
-        open_ = [(p, end.end) for one in self._unsettled.values() for p, end in one.ends.items()]
-        for place, end_offset in known + open_:
-            seen[place] = max(seen.get(place, 0), end_offset)
-        cut = {
-            place: log.end_offset
-            for place, end_offset in seen.items()
-            if (log := self._log_of(place)) is not None and log.end_offset < end_offset
-        }
-        if cut:
-            self.journal.append(body("cut", _listed(cut)))
-            for prepared in self._unsettled.values():
-                prepared.cut(cut)
-
-    def _store_decisions(self) -> None:
-        """Makes what was decided durable, before others write where lost records were.
-
-        Raises:
-            OSError: the disk is full or failed.
-        """
-        if self.journal.is_dirty:
-            task = self.journal.begin_sync()
-            task.run()
-            self.journal.end_sync(task)
-
     def _mend(self, partitions: list[Hosted]) -> None:
         """Rewrites markers that are lost to damage, and reports transactions that it has split."""
         marred = [one for one in partitions if one.log.holes() or one.log.open_transactions()]
@@ -467,7 +472,7 @@ class Coordinator:
             for producer_id, began in log.open_transactions().items():
                 mine = [one for one in known if one.producer_id == producer_id]
                 self._mend_marker(hosted, mine, producer_id, began)
-            ways = partial(_ended_as, log)
+            ways = partial(ended_as, log)
             for text in told_of_split(known, log.interrupted, log.holes(), ways):
                 self.split += 1
                 _log.error("%s-%d: %s", *place, text)
@@ -539,6 +544,11 @@ class Coordinator:
             self.journal.append(body("gone", topic))
             for place in known:
                 del self._reached[place]
+        for serial, prepared in self._unsettled.items():
+            for place in prepared.forget(topic):
+                self.machine.marked(prepared.transaction.id, serial, place)
+            if not prepared.left:
+                self._unmarked.discard(serial)
 
     def producer_ids(self) -> Iterator[int]:
         """Every producer id that a transactional id has, had, or is about to have."""
@@ -554,14 +564,3 @@ class Coordinator:
             assert prepared.transaction.serial == serial
             assert prepared.left <= prepared.ends.keys()
             assert (serial in self._unmarked) <= bool(prepared.left)
-
-
-def _ended_as(log: Partition, producer_id: int, first: int) -> bool | None:
-    if log.producers.open_since(producer_id) == first:
-        return None
-    aborted = log.aborted(first, first + 1)
-    return all((one.producer_id, one.first_offset) != (producer_id, first) for one in aborted)
-
-
-def _listed(offsets: dict[Place, int]) -> list[list[object]]:
-    return [[*place, offset] for place, offset in offsets.items()]

@@ -198,6 +198,10 @@ class Transactions:
         """Whether a change is in the journal that doesn't count yet."""
         return bool(self._pending)
 
+    def pending(self, transactional_id: str) -> Change | None:
+        """The change of an id that is in the journal and doesn't count yet."""
+        return self._pending.get(transactional_id)
+
     @property
     def ongoing(self) -> int:
         """How many transactions are open."""

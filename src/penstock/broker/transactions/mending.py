@@ -7,34 +7,54 @@ partition and in the others. That is reported, because no reader could see it.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from penstock.broker.transactions.records import End, Outcome
 from penstock.log.partition import Partition
 from penstock.log.recovery import Interrupted
 
-__all__ = ["is_whole", "lost_marker", "told_of_split"]
+__all__ = ["Fate", "ended_as", "fate", "lost_marker", "told_of_split"]
 
 
-def is_whole(producer_id: int, parts: Sequence[tuple[Partition, End]]) -> bool:
-    """Whether a staged commit counts: all of its records are there, or it was found to count before.
+class Fate(enum.Enum):
+    """What a restart finds of a staged commit."""
 
-    Its markers are written once it counts. So one of them says that it does, whatever damage has done to
-    other partitions since.
+    WHOLE = enum.auto()
+    """All of its records are there: it counts."""
+    COUNTED = enum.auto()
+    """It counted before: one of its markers, which are written once it does, says so. Damage may have taken
+    records since."""
+    LOST = enum.auto()
+    """Records are missing, and nothing says that it ever counted."""
+
+
+def fate(producer_id: int, parts: Sequence[tuple[Partition, End]]) -> Fate:
+    """Whether a staged commit counts.
 
     Args:
         producer_id: of its producer.
         parts: the partitions that it has records in, and how they stood when it was staged.
     """
-    is_all = True
+    found = Fate.WHOLE
     for log, end in parts:
         if log.end_offset < end.end or any(
             first < end.end and end.first < following for first, following in log.holes()
         ):
-            is_all = False
-        elif log.producers.open_since(producer_id) != end.first:
-            return True
-    return is_all
+            found = Fate.LOST
+        elif ended_as(log, producer_id, end.first):  # an abort is not its own
+            return Fate.COUNTED
+    return found
+
+
+def ended_as(log: Partition, producer_id: int, first: int) -> bool | None:
+    """Whether a producer's transaction from an offset on was committed, as the log has it; None where it
+    is open.
+    """
+    if log.producers.open_since(producer_id) == first:
+        return None
+    aborted = log.aborted(first, first + 1)
+    return all((one.producer_id, one.first_offset) != (producer_id, first) for one in aborted)
 
 
 def lost_marker(
@@ -63,7 +83,7 @@ def told_of_split(
     outcomes: Sequence[Outcome],
     interrupted: Sequence[Interrupted],
     holes: Sequence[tuple[int, int]],
-    ended_as: Callable[[int, int], bool | None],
+    way_of: Callable[[int, int], bool | None],
 ) -> Iterator[str]:
     """The reports on transactions that may have lost records in a partition, or their end.
 
@@ -71,8 +91,7 @@ def told_of_split(
         outcomes: of the partition's transactions.
         interrupted: those that were open where it is damaged.
         holes: first offset of each hole, and the first behind it.
-        ended_as: whether a producer's transaction from an offset on was committed, as the log has it;
-            None where it is open.
+        way_of: see `ended_as`.
     """
     for one in outcomes:
         for first, following in holes:
@@ -95,7 +114,7 @@ def told_of_split(
                 f"{lost}: if it is committed, or was, it may no longer be whole; if its end lies there, it "
                 "ends as the producer's next one did"
             )
-        elif ended_as(cut.producer_id, cut.first_offset) is (not known[0].is_commit):
+        elif way_of(cut.producer_id, cut.first_offset) is (not known[0].is_commit):
             way, effect = ("committed", "don't get") if known[0].is_commit else ("aborted", "get")
             yield (
                 f"the transaction of {known[0].id!r} with records at offsets {known[0].first} to "

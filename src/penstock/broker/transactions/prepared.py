@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from penstock.broker.transactions.machine import Place, Transaction
-from penstock.broker.transactions.records import End, Ends, parse, with_added
+from penstock.broker.transactions.records import Ends, parse, with_added
 from penstock.log.partition import Partition
 
 __all__ = ["Prepared", "Replayed", "replayed"]
@@ -25,6 +25,7 @@ class Prepared:
         ends: how its partitions stood.
         left: which of them need a marker.
         is_recovered: whether a restart found it, so that markers may be there.
+        was_staged: whether a restart found it staged.
         staged: the partitions whose records become durable together with its record.
         marked: the offsets behind its markers.
     """
@@ -33,13 +34,24 @@ class Prepared:
     ends: Ends
     left: set[Place]
     is_recovered: bool = False
-    staged: list[tuple[Partition, End]] = field(default_factory=list)
+    was_staged: bool = False
+    staged: dict[Place, Partition] = field(default_factory=dict)
     marked: dict[Place, int] = field(default_factory=dict)
 
     def cut(self, offsets: Mapping[Place, int]) -> None:
         """Logs ended there after a restart: what comes behind is of others."""
         for place in offsets.keys() & self.ends.keys():
             self.ends[place] = self.ends[place].cut(offsets[place])
+
+    def forget(self, topic: str) -> list[Place]:
+        """A topic was deleted, and its records with it: it needs nothing more there. Returns where."""
+        gone = [place for place in self.ends if place[0] == topic]
+        for place in gone:
+            del self.ends[place]
+            self.left.discard(place)
+            self.staged.pop(place, None)
+            self.marked.pop(place, None)
+        return gone
 
 
 class Replayed(NamedTuple):
@@ -76,7 +88,9 @@ def replayed(bodies: Iterable[bytes]) -> Replayed:
                     staged[one.id] = one.serial
                 last_serial = max(last_serial, one.serial)
                 if ends:
-                    unsettled[one.serial] = Prepared(one, ends, set(ends), is_recovered=True)
+                    unsettled[one.serial] = Prepared(
+                        one, ends, set(ends), is_recovered=True, was_staged=kind == "staged"
+                    )
             case "add" if rest[0] in known:  # not so only where a damaged record was left out
                 one = with_added(known[rest[0]], *rest[1:])
                 known[one.id] = one
@@ -87,6 +101,9 @@ def replayed(bodies: Iterable[bytes]) -> Replayed:
             case "cut":
                 for prepared in unsettled.values():
                     prepared.cut({(topic, index): offset for topic, index, offset in rest[0]})
+            case "gone":
+                for prepared in unsettled.values():
+                    prepared.forget(rest[0])
             case "forget":
                 known.pop(rest[0], None)
     return Replayed(

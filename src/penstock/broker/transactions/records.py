@@ -20,7 +20,7 @@ to a new one of that name
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -32,11 +32,13 @@ __all__ = [
     "Ends",
     "Outcome",
     "body",
+    "listed",
     "outcomes_in",
     "parse",
     "reached_in",
     "record",
     "row",
+    "staged_in",
     "unsettled_in",
     "with_added",
 ]
@@ -85,6 +87,11 @@ def body(*record: object) -> bytes:
     return json.dumps(record, separators=(",", ":")).encode()
 
 
+def listed(offsets: Mapping[Place, int]) -> list[list[object]]:
+    """Offsets of partitions, as records have them."""
+    return [[*place, offset] for place, offset in offsets.items()]
+
+
 def record(change: Change, ends: Ends | None, *, is_staged: bool = False) -> bytes:
     """What a change is in the journal.
 
@@ -107,7 +114,7 @@ def record(change: Change, ends: Ends | None, *, is_staged: bool = False) -> byt
 
 def row(one: Transaction, ends: Ends | None, *, is_staged: bool = False) -> bytes:
     """A transactional id's whole state; see `record`."""
-    listed = None if ends is None else [[*place, *end] for place, end in ends.items()]
+    by_place = None if ends is None else [[*place, *end] for place, end in ends.items()]
     return body(
         "staged" if is_staged else "id",
         one.id,
@@ -123,7 +130,7 @@ def row(one: Transaction, ends: Ends | None, *, is_staged: bool = False) -> byte
         one.started_ms,
         sorted(one.places),
         sorted(one.groups),
-        listed,
+        by_place,
     )
 
 
@@ -209,6 +216,12 @@ def unsettled_in(bodies: Iterable[bytes]) -> set[int]:
         elif kind == "done":
             found.discard(rest[0])
     return found
+
+
+def staged_in(bodies: Iterable[bytes]) -> set[str]:
+    """The transactional ids whose last whole state is staged."""
+    kinds = {rest[0]: kind for kind, *rest in map(json.loads, bodies) if kind in ROWS}
+    return {one for one, kind in kinds.items() if kind == "staged"}
 
 
 def reached_in(bodies: Iterable[bytes]) -> dict[Place, int]:

@@ -21,6 +21,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+from penstock.errors import SetupError
 from penstock.log.disk.files import LogFile, LogFiles, is_want_of_room
 from penstock.log.errors import StorageError
 from penstock.wire.batches import Buffer
@@ -56,6 +57,11 @@ class Journal:
     """One journal. Use from one thread; only a sync task's `run` may run in another."""
 
     def __init__(self, files: LogFiles, path: str) -> None:
+        """Opens it; what is read from it is durable.
+
+        Raises:
+            SetupError: its records can't be made durable.
+        """
         self.failure: str | None = None
         self.is_short_of_room = False
         self._files = files
@@ -74,7 +80,18 @@ class Journal:
         directory = path.rpartition("/")[0]
         files.sync_directory(directory)  # the file may be new, and its directory, too
         files.sync_directory(directory.rpartition("/")[0])
+        if self.size > self._length:  # a process that was killed leaves records in the page cache
+            self._make_durable()
         self.durable_offset = self.size
+
+    def _make_durable(self) -> None:
+        try:
+            self._file.sync()
+        except OSError as error:
+            raise SetupError(
+                f"expected to make {self._path} durable, found: {error.strerror or error}; check the disk "
+                "and start again"
+            ) from error
 
     def _recover(self) -> None:
         """Finds the end; counts and reports what is left out."""
