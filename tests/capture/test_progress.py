@@ -5,33 +5,34 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from penstock.capture import _output, _progress
+from penstock.capture import _output
 from penstock.capture._capture import _read_again
 from penstock.capture._output import Captured, Output
-from penstock.capture._progress import Log, State, Watched, _Keys, state_topic
+from penstock.capture._progress import Log, State, Watched, state_topic
 from penstock.capture._schemas import Shape, Version
-from penstock.client import Reader
+from penstock.client import Reader, live_keys
+from penstock.client.live_keys import LiveKeys
 from penstock.errors import FencedError
 
 
 @pytest.mark.parametrize("folded", [0, 1 << 20])
 def test_a_key_is_there_while_its_newest_record_has_a_value(folded, monkeypatch) -> None:
     """Deletions count where they come last; records without a key are of no key. Each is kept once."""
-    monkeypatch.setattr(_progress, "FOLDED_BYTES", folded)
-    keys = _Keys()
+    monkeypatch.setattr(live_keys, "FOLDED_BYTES", folded)
+    keys = LiveKeys()
     keys.add(pa.array([b"a", b"b", None], pa.binary()), pa.array([False] * 3))
     nothing = pa.array([True, True, False, False, False])
     keys.add(pa.array([b"b", b"c", b"a", b"c", b"a"], pa.binary()), nothing)
     assert keys.array().to_pylist() == [b"a", b"c"]
     keys.add(pa.array([b"b"], pa.binary()))
     assert keys.array().to_pylist() == [b"a", b"c", b"b"]
-    assert _Keys().array().to_pylist() == []
+    assert LiveKeys().array().to_pylist() == []
 
 
 def test_keys_of_many_records_are_in_memory_once(monkeypatch) -> None:
     """A topic may have far more records than keys."""
-    monkeypatch.setattr(_progress, "FOLDED_BYTES", 1000)
-    keys, some = _Keys(), pa.array([b"%d" % i for i in range(20)], pa.binary())
+    monkeypatch.setattr(live_keys, "FOLDED_BYTES", 1000)
+    keys, some = LiveKeys(), pa.array([b"%d" % i for i in range(20)], pa.binary())
     for _ in range(100):
         keys.add(some)
     assert len(keys._keys) < 20
@@ -99,7 +100,7 @@ def test_changes_are_taken_while_others_are_being_stored(log, monkeypatch) -> No
             output.put("behind.t", b"k", b"%d" % n, 0)
             assert output.committed(n, n)
             assert output.position == output.state.position == n
-            assert output.store()
+            assert output.store(came=True)
             assert n - 1 <= output.stored <= n  # one commit at a time
         output.settle()
         assert output.stored == output.done.records == output.done.time_us == 20
@@ -111,7 +112,7 @@ def test_changes_are_taken_while_others_are_being_stored(log, monkeypatch) -> No
         other.start()
         output.put("behind.t", b"k", b"21", 0)
         output.committed(21, 21)
-        output.store()
+        output.store(came=True)
         with pytest.raises(FencedError):
             output.settle()
         assert output.stored == other.load().position == 20

@@ -349,8 +349,7 @@ class _Session:
     def run(self) -> None:
         """Captures until it is over, or to pause."""
         settings, run = self._settings, self._run
-        self._log = Log(settings.address, settings.name, **settings.client)
-        try:
+        with Log(settings.address, settings.name, **settings.client) as self._log:
             self._check_owner()
             state = self._log.start()
             self._check_owner()  # a process that began in between has fenced this one, or is fenced
@@ -370,8 +369,6 @@ class _Session:
             finally:
                 self._database.close()
             self._log.abort()
-        finally:
-            self._log.close()
 
     def _check_owner(self) -> None:
         """A connection that is created again doesn't take back what another process has taken over.
@@ -566,10 +563,11 @@ class _Session:
             came = stream.take(WAIT_S)
             is_busy = came or output.is_open or output.is_reading
             self._done.is_caught_up = not is_busy and output.received >= end
-            if output.store() or not came:
+            if output.store(came=came) or not came:
                 stream.confirm()
             if self._turn_ends(stream, output):
                 output.settle()
+                stream.confirm()
                 return
 
     def _turn_ends(self, stream: Stream, output: Output) -> bool:

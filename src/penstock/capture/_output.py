@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -75,11 +76,11 @@ class Output:
         notifications: Notifications,
         by_schemas: Registered | None = None,
     ) -> None:
-        self._log, self._state, self.done, self._owner = log, state, done, owner
-        self._committed: tuple[int, int] | None = None  # position and time, newer than the state's
+        self._log, self.done, self._owner = log, done, owner
+        self.state = state
         self.schemas, self._notifications, self._by_schemas = schemas, notifications, by_schemas
         self._received = self._counted = 0
-        self._ending: tuple[State, int] | None = None  # what is being stored, and its records
+        self._storing = state.position  # what committed before it is stored, or on its way
         self._closed_at: float | None = None  # when the oldest transaction that waits was complete
         self._stored_at = time.monotonic()
         #: Whether what was added last isn't a whole transaction.
@@ -92,19 +93,14 @@ class Output:
     @property
     def state(self) -> State:
         """How far it got."""
-        if self._committed is not None:
-            position, time_us = self._committed
-            self.state = replace(self._state, position=position, time_us=time_us)
-        return self._state
+        return replace(self._others, position=self.position, time_us=self._time_us)
 
     @state.setter
     def state(self, state: State) -> None:
-        self._state, self._committed = state, None
-
-    @property
-    def position(self) -> int:
-        """Transactions that committed before it were taken."""
-        return self._state.position if self._committed is None else self._committed[0]
+        #: Transactions that committed before it were taken.
+        self.position = state.position
+        self._time_us = state.time_us
+        self._others = state  # its other members: a state isn't made for each transaction
 
     @property
     def stored(self) -> int:
@@ -119,7 +115,7 @@ class Output:
     @property
     def tables(self) -> Mapping[str, Watched]:
         """Those that are captured."""
-        return self._state.tables
+        return self._others.tables
 
     @property
     def is_full(self) -> bool:
@@ -201,22 +197,22 @@ class Output:
         """
         [(name, watched)] = [pair for pair in self.tables.items() if pair[1].topic == topic]
         ends = yield from self._log.delete_all(topic, watched.emptied, time_ms)
-        tables = {**self.state.tables, name: replace(watched, emptied=ends)}
-        self.state = replace(self.state, tables=tables)
+        tables = {**self.tables, name: replace(watched, emptied=ends)}
+        self._others = replace(self._others, tables=tables)
 
     def forget_unseen(self, name: str) -> Iterator[None]:
         """All rows of a table were written again: keys that it hasn't any more are deleted.
 
         Yields: now and then, as it may take long.
         """
-        watched = self.state.tables[name]
+        watched = self.tables[name]
         if watched.unseen:
             offsets = (watched.topic, watched.emptied, watched.unseen)
             head_bytes = 0 if self._by_schemas is None else HEAD_BYTES
             now_ms = time.time_ns() // 1_000_000
             yield from self._log.delete_unseen(*offsets, now_ms, head_bytes)
-            tables = {**self.state.tables, name: replace(watched, unseen=())}
-            self.state = replace(self.state, tables=tables)
+            tables = {**self.tables, name: replace(watched, unseen=())}
+            self._others = replace(self._others, tables=tables)
 
     def committed(
         self, position: int, time_us: int, details: Mapping[str, Any] | None = None
@@ -231,8 +227,9 @@ class Output:
         Returns: whether it is to be stored now.
         """
         if details is not None:
-            self.state = replace(self.state, details={**self.state.details, **details})
-        self._committed = position, time_us
+            others = self._others
+            self._others = replace(others, details={**others.details, **details})
+        self.position, self._time_us = position, time_us
         self.is_open = False
         if self._log.open_records > self._counted:
             self._counted = self._log.open_records
@@ -249,8 +246,12 @@ class Output:
         """Whether what is complete has waited long enough."""
         return self._closed_at is not None and time.monotonic() - self._closed_at > LINGER_S
 
-    def store(self) -> bool:
-        """Stores what is complete; of a transaction that isn't, sends what there is. Whether it stored."""
+    def store(self, *, came: bool) -> bool:
+        """Stores what is complete; of a transaction that isn't, sends what there is. Whether it stored.
+
+        Args:
+            came: whether anything has since it was called last. If not, what is complete is waited for.
+        """
         if not self._log.is_ending:
             self.settle()
         if self.is_open:
@@ -258,14 +259,13 @@ class Output:
             return False
         is_idle = not self._log.open_records
         since_s = time.monotonic() - self._stored_at
-        is_wanted = self.stored < self.wanted <= self.received
-        is_early = since_s < IDLE_STORE_S or self.received <= self.stored
+        is_wanted = self._storing < self.wanted <= self.received
+        is_early = since_s < IDLE_STORE_S or self.received <= self._storing
         if is_idle and is_early and not is_wanted:
             return False
         # While the server has more at hand, that is read meanwhile.
-        self._begin_commit(
-            replace(self.state, position=self.received), in_background=self.is_full or self._lingers
-        )
+        in_background = came and (self.is_full or self._lingers)
+        self._commit(replace(self.state, position=self.received), in_background=in_background)
         return True
 
     def send(self) -> None:
@@ -275,13 +275,14 @@ class Output:
 
     def commit(self, state: State) -> None:
         """Stores records and state together."""
-        self._begin_commit(state, in_background=False)
+        self._commit(state, in_background=False)
 
-    def _begin_commit(self, state: State, *, in_background: bool) -> None:
-        self.settle()
-        count = self._log.open_records
+    def _commit(self, state: State, *, in_background: bool) -> None:
+        self._storing = state.position
         self.state = self._log.commit(
-            replace(state, owner=self._owner), in_background=in_background
+            replace(state, owner=self._owner),
+            partial(self._count_stored, state, self._log.open_records),
+            in_background=in_background,
         )
         self._stored_at, self._closed_at, self._counted, self.is_open = (
             time.monotonic(),
@@ -289,14 +290,11 @@ class Output:
             0,
             False,
         )
-        self._ending = self.state, count
-        if not in_background:
-            self.settle()
+
+    def _count_stored(self, state: State, count: int) -> None:
+        self.done.records += count
+        self.done.position, self.done.time_us = state.position, state.time_us
 
     def settle(self) -> None:
         """Waits until what is being stored is stored."""
-        if self._ending is not None:
-            self._log.settle()
-            (state, count), self._ending = self._ending, None
-            self.done.records += count
-            self.done.position, self.done.time_us = state.position, state.time_us
+        self._log.settle()

@@ -9,11 +9,12 @@ left, and then reads the topic; so it continues at exactly that place.
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +25,10 @@ import pyarrow.compute as pc
 from penstock.capture._envelope import Headers, Record
 from penstock.capture._schemas import Version
 from penstock.client import Client, Producer, Reader, TransactionalProducer
+from penstock.client.live_keys import LiveKeys
 from penstock.client.producer import Part
 from penstock.core.partitioner import murmur2_partitions
-from penstock.errors import CorruptError, SetupError
+from penstock.errors import CorruptError, PenstockError, SetupError
 
 __all__ = [
     "Control",
@@ -42,12 +44,12 @@ __all__ = [
 TIMEOUT_MS: Final = 15 * 60 * 1000
 """How long a transaction of the log may stay open, a snapshot's or that of the database's largest: Kafka's
 transaction.max.timeout.ms."""
+GRACE_S: Final = 1.0
+"""How long a commit that is on its way is waited for after Ctrl-C."""
 LOOKED_BACK: Final = 1000
 """Records that are looked at for the newest state, before all of them are."""
 _KEY_BYTES_MAX: Final = 2**31 - 1
 """Of a key: Arrow's offsets are 32 bits."""
-FOLDED_BYTES: Final = 64 << 20
-"""Keys of records that are in memory, in addition to as many as those that are different."""
 _KEY: Final = b"state"
 COMMAND: Final = b"command"
 """The key of `pause` and `resume` in the topic of its requests."""
@@ -55,6 +57,7 @@ POSITION: Final = b"position"
 """The key of the position that someone waits for."""
 REQUEST: Final = b"snapshot:"
 """What keys of requests for snapshots begin with, before their numbers."""
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -179,6 +182,13 @@ class _Waiting:
         return [self.headers.get(i, ()) for i in range(len(self.values))]
 
 
+class _Ending(NamedTuple):
+    """A commit that is on its way, and what is to be done once it has succeeded."""
+
+    future: Future[None]
+    stored: Callable[[], None]
+
+
 class Log:
     """The log's side of a capture: records and state, in transactions.
 
@@ -199,14 +209,25 @@ class Log:
         self._waiting: dict[str, _Waiting] = {}
         self._control, self._control_end = Control(is_paused=False, requests={}), -1
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-capture")
-        self._ending: Future[None] | None = None
+        self._ending: _Ending | None = None
         #: Bytes that were added and are not sent.
         self.waiting_bytes = 0
         #: Records of the transaction that is open.
         self.open_records = 0
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        is_interrupted = kind is not None and not issubclass(kind, Exception)
+        # On Ctrl-C, a broker that hangs isn't waited for as long as the client has patience.
+        if is_interrupted and self._ending and wait([self._ending.future], GRACE_S).not_done:
+            self._writer.interrupt()
+        self.close()
+
     def close(self) -> None:
-        """Closes the connections; the next process aborts what is open."""
+        """Closes the connections, once no commit is on its way; the next process aborts what is open."""
+        self._try(self.settle)
         self._thread.shutdown()
         self._writer.close()
         self.client.close()
@@ -321,7 +342,7 @@ class Log:
         with Reader(self._address, uncommitted=True, **self._settings) as reader:
             for partition, end in sorted(ends.items()):
                 begin = since[partition] if partition < len(since) else 0
-                found = _Keys()
+                found = LiveKeys()
                 for records in reader.read(topic, partition, begin, end, missing="skip"):
                     found.add(records.keys())
                     yield
@@ -367,7 +388,7 @@ class Log:
             first = since[partition] if partition < len(since) else 0
             if first >= begin:
                 continue
-            before, seen = _Keys(), _Keys()
+            before, seen = LiveKeys(), LiveKeys()
             with Reader(self._address, **self._settings) as reader:
                 for records in reader.read(topic, partition, first, begin, missing="skip"):
                     before.add(records.keys(), pc.is_null(records.values()))
@@ -436,11 +457,18 @@ class Log:
             columns = keys.take(places), values.take(places)
             yield Part(topic, partition, *columns, times_ms[at], some)
 
-    def commit(self, state: State, *, in_background: bool = False) -> State:
+    def commit(
+        self,
+        state: State,
+        stored: Callable[[], None] = lambda: None,
+        *,
+        in_background: bool = False,
+    ) -> State:
         """Makes what was added and how far that is true together.
 
         Args:
             state: how far it is.
+            stored: called once that is done: here, or where it is waited for.
             in_background: whether to return before that is done, so that more can be added meanwhile; see
                 `settle`.
         """
@@ -452,9 +480,10 @@ class Log:
         parts = [*self._taken(), last]
         self.settle()
         if in_background:
-            self._ending = self._thread.submit(self._end, parts)
+            self._ending = _Ending(self._thread.submit(self._end, parts), stored)
         else:
             self._end(parts)
+            stored()
         self.open_records = 0
         return state
 
@@ -466,7 +495,7 @@ class Log:
     @property
     def is_ending(self) -> bool:
         """Whether a commit is on its way."""
-        return self._ending is not None and not self._ending.done()
+        return self._ending is not None and not self._ending.future.done()
 
     def settle(self) -> None:
         """Waits for the commit that is on its way.
@@ -474,16 +503,29 @@ class Log:
         Raises:
             FencedError, BrokerError: it failed.
         """
-        if self._ending is not None:
-            ending, self._ending = self._ending, None
-            ending.result()
+        if (ending := self._ending) is not None:
+            error = ending.future.exception()  # Ctrl-C leaves it on its way
+            self._ending = None
+            if error is not None:
+                raise error
+            ending.stored()
 
     def abort(self) -> None:
-        """Ends what is open, as it isn't gone on with: readers of committed records wait no longer."""
-        self.settle()
-        self._writer.abort()
+        """Ends what is open, as it isn't gone on with: readers of committed records wait no longer.
+
+        The commit that is on its way is waited for. What fails is logged, so that it doesn't hide why it
+        ends: whoever begins next ends what is open, and reads how far it got.
+        """
+        self._try(self.settle)
+        self._try(self._writer.abort)
         self._waiting.clear()
         self.waiting_bytes = self.open_records = 0
+
+    def _try(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except (PenstockError, OSError) as error:
+            _log.warning("%s: the transaction was not ended: %s", self._name, error)
 
     def control(self) -> Control:
         """What is asked of it; the topic is read where it has grown."""
@@ -511,40 +553,6 @@ def _pairs(
     with Reader(address, **settings) as reader:
         for records in reader.read(topic, 0, first, end):
             yield from zip(records.keys().to_pylist(), records.values().to_pylist(), strict=True)
-
-
-class _Keys:
-    """The keys whose newest record has a value, of records in their order; each is in memory once."""
-
-    def __init__(self) -> None:
-        self._keys: list[pa.Array[Any]] = []
-        self._nothing: list[pa.Array[Any]] = []
-        self._bytes, self._bytes_max = 0, FOLDED_BYTES
-
-    def add(self, keys: pa.Array[Any], nothing: pa.Array[Any] | None = None) -> None:
-        """Takes records: keys (binary), and whether they have no value (bool; by default they have)."""
-        self._keys.append(keys)
-        self._nothing.append(pa.repeat(False, len(keys)) if nothing is None else nothing)  # noqa: FBT003
-        self._bytes += keys.nbytes
-        if self._bytes > self._bytes_max:
-            self._fold()
-
-    def array(self) -> pa.Array[Any]:
-        """Them; binary, without NULL."""
-        self._fold()
-        return self._keys[0]
-
-    def _fold(self) -> None:
-        coded = pa.chunked_array(self._keys, pa.binary()).combine_chunks().dictionary_encode()
-        has_key = np.asarray(coded.indices.is_valid())
-        newest = np.zeros(len(coded.dictionary), np.bool_)
-        # Of several assignments to one place the last one counts.
-        is_null = np.asarray(pa.chunked_array(self._nothing, pa.bool_()).combine_chunks())
-        newest[np.asarray(coded.indices.fill_null(0))[has_key]] = is_null[has_key]
-        kept = coded.dictionary.filter(pa.array(~newest))
-        self._keys, self._nothing = [kept], [pa.repeat(False, len(kept))]  # noqa: FBT003
-        self._bytes = kept.nbytes
-        self._bytes_max = max(FOLDED_BYTES, 2 * kept.nbytes)
 
 
 def control(client: Client, address: str, name: str, **settings: Any) -> Control:

@@ -121,6 +121,10 @@ class Producer:
         """Closes the connections. Nothing is buffered: what was sent is stored."""
         self._cluster.close()
 
+    def interrupt(self) -> None:
+        """Ends a call of another thread, with OSError; only `close` may follow. From any thread."""
+        self._cluster.interrupt()
+
     def send(
         self,
         topic: str,

@@ -109,6 +109,14 @@ class TransactionalProducer:
         self._cluster.close()
         self._producer.close()
 
+    def interrupt(self) -> None:
+        """Ends a call of another thread, with OSError; only `close` may follow. From any thread.
+
+        Whether a commit that is interrupted counts is unknown, until the next `start`.
+        """
+        self._cluster.interrupt()
+        self._producer.interrupt()
+
     @property
     def identity(self) -> tuple[int, int]:
         """The producer id and the epoch.

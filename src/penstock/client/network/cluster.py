@@ -107,6 +107,7 @@ class Cluster:
         self._controller = -1
         self._leaders: dict[tuple[str, int], int] = {}
         self._connections: dict[tuple[str, int], Connection] = {}
+        self._is_interrupted = False
 
     def close(self) -> None:
         """Closes all connections; the next use opens new ones."""
@@ -114,6 +115,15 @@ class Cluster:
             connection.close()
         self._connections.clear()
         self._leaders.clear()
+
+    def interrupt(self) -> None:
+        """Ends what another thread asks here, with an OSError; from any thread. Nothing can be asked then.
+
+        A connection that is just being made is waited for.
+        """
+        self._is_interrupted = True  # first: `connect` looks at it once it has added a connection
+        for connection in list(self._connections.values()):
+            connection.interrupt()
 
     def attempt(self, what: str, action: Callable[[], T], patience_s: float | None = None) -> T:
         """Runs an action until it succeeds; between tries all connections are renewed.
@@ -125,6 +135,7 @@ class Cluster:
 
         Raises:
             BrokerError: the broker refused for good, or patience ran out.
+            OSError: it was interrupted.
         """
         patience = self.patience_s if patience_s is None else patience_s
         begun = time.monotonic()
@@ -140,6 +151,8 @@ class Cluster:
                 if hung_up == HANDSHAKES_MAX:
                     raise
                 self.close()
+                if self._is_interrupted:
+                    raise
                 code = e.code if isinstance(e, BrokerError) else 0
                 limit = (
                     min(patience, UNKNOWN_TOPIC_PATIENCE_S) if code == UNKNOWN_TOPIC else patience
@@ -172,6 +185,8 @@ class Cluster:
                 connection.close()
             connection = Connection(*address, self._client_id, self._timeout_s, self._security)
             self._connections[address] = connection
+        if self._is_interrupted:
+            raise ConnectionAbortedError("what was asked of the brokers was interrupted")
         return connection
 
     def any(self) -> Connection:

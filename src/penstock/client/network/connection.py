@@ -122,6 +122,12 @@ class Connection:
         self._awaited.clear()
         self._arrived.clear()
 
+    def interrupt(self) -> None:
+        """Ends what another thread waits for here: that raises OSError. From any thread."""
+        with contextlib.suppress(OSError):
+            # TLS's own `shutdown` would take the state that the other thread reads by.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
     @property
     def is_usable(self) -> bool:
         """Whether the socket is open, and its session does not end soon (or an answer is due)."""
