@@ -241,7 +241,8 @@ def test_a_large_table_is_read_in_chunks_that_go_on_after_a_restart(source, monk
             for i in range(10_000):
                 if end.is_set():
                     return
-                one.execute("UPDATE t SET v = %s WHERE id = md5(%s)", (i, str(i % 200 + 1)))
+                # Few of the rows: chunks leave out those that change meanwhile, and don't count them.
+                one.execute("UPDATE t SET v = %s WHERE id = md5(%s)", (i, str(i % 20 + 1)))
 
     writer = threading.Thread(target=write)
     writer.start()
