@@ -28,7 +28,7 @@ class Limits:
             record that reaches it is the batch's last one.
     """
 
-    rows_max: int = 1_700_000
+    rows_max: int = 1_250_000
     bytes_max: int = 256 << 20
 
 
