@@ -9,6 +9,7 @@ workers were told agrees with a model that knows only what was said.
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 import uuid
 from collections import Counter
@@ -26,6 +27,7 @@ from penstock.broker.handlers.base import Call
 from penstock.broker.share.model import State
 from penstock.broker.share.shares import Shares
 from penstock.broker.storage.topics import Topics
+from penstock.log.disk.journal import Journal
 from penstock.log.disk.memory import MemoryFiles
 from penstock.wire import batches
 from penstock.wire.kafka import ErrorCode
@@ -56,7 +58,13 @@ class Registry:
 
 
 class Flusher:
-    """Makes durable at once, but lets others go first: so a crash may come between."""
+    """Makes durable at once, but lets others go first: so a crash may come between.
+
+    The disk is full at times when a journal is synced, and has room again before anybody looks.
+    """
+
+    def __init__(self, chance: random.Random) -> None:
+        self._random = chance
 
     async def make_durable(self, wanted: Iterable[Any]) -> None:
         """Syncs."""
@@ -64,6 +72,10 @@ class Flusher:
         await asyncio.sleep(0)
         for one in logs:
             task = one.begin_sync()
+            if isinstance(one, Journal) and self._random.random() < 0.1:
+                one.end_sync(task, OSError(errno.ENOSPC, "full"))
+                assert one.mend()
+                continue
             task.run()
             one.end_sync(task)
         await asyncio.sleep(0)
@@ -76,7 +88,7 @@ class Broker:
         self.world = world
         self.connections: set[object] = set()
         self.registry = Registry(self)
-        self.flusher = Flusher()
+        self.flusher = Flusher(world.random)
         self.tasks: list[asyncio.Task[None]] = []
         self.loop = asyncio.get_running_loop()
         self.topics = Topics(files, self.clock_ms)

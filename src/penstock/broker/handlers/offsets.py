@@ -161,7 +161,8 @@ async def offset_delete(call: Call, fields: Fields) -> Fields:
                 broker.group_offsets.forget(group_id, [(name, index)])
             parts.append({"partition_index": index, "error_code": code})
         topics.append({"name": name, "partitions": parts})
-    await broker.flusher.make_durable([broker.group_offsets.journal])
+    if not await made_durable(broker.flusher.make_durable, [broker.group_offsets.journal]):
+        return {"error_code": ErrorCode.coordinator_not_available}
     return {"topics": topics}
 
 

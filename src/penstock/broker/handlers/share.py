@@ -18,6 +18,7 @@ from penstock.broker.share.held import Held
 from penstock.broker.share.model import Ack, AckType
 from penstock.broker.share.serving import Portion, Wanted, portion
 from penstock.broker.share.sessions import FINAL, PARTITIONS_MAX, Session
+from penstock.broker.storage.flusher import made_durable
 from penstock.broker.storage.topics import Topic
 from penstock.errors import LimitError
 from penstock.log.errors import StorageError
@@ -89,7 +90,8 @@ async def share_group_heartbeat(call: Call, fields: Fields) -> Fields:
         if answer.assignment is not None:
             result["assignment"] = {"topic_partitions": _assigned(call, answer.assignment)}
             await shares.loaded(functools.partial(_open, call, group_id, answer.assignment))
-            await call.broker.flusher.make_durable([shares.journal])
+            if not await made_durable(call.broker.flusher.make_durable, [shares.journal]):
+                raise StorageError(shares.journal.failure or "the journal was not synced")
     except StorageError as error:
         return {"error_code": ErrorCode.coordinator_not_available, "error_message": str(error)}
     except LimitError as error:
@@ -238,10 +240,8 @@ async def _acknowledge(
             code = ErrorCode.kafka_storage_error
         codes[place] = code or ErrorCode.none
         held.wake()
-    if codes:
-        await call.broker.flusher.make_durable([shares.journal])
-        if shares.journal.failure is not None:
-            codes = dict.fromkeys(codes, ErrorCode.kafka_storage_error)
+    if codes and not await made_durable(call.broker.flusher.make_durable, [shares.journal]):
+        codes = dict.fromkeys(codes, ErrorCode.kafka_storage_error)
     return codes
 
 
@@ -513,7 +513,11 @@ async def alter_share_group_offsets(call: Call, fields: Fields) -> Fields:
         responses.append(
             {"topic_name": one["topic_name"], "topic_id": topic_id, "partitions": parts}
         )
-    await call.broker.flusher.make_durable([shares.journal])
+    if not await made_durable(call.broker.flusher.make_durable, [shares.journal]):
+        return {
+            "error_code": ErrorCode.kafka_storage_error,
+            "error_message": shares.journal.failure,
+        }
     return {"responses": responses}
 
 
@@ -549,7 +553,11 @@ async def delete_share_group_offsets(call: Call, fields: Fields) -> Fields:
         responses.append(
             {"topic_name": one["topic_name"], "topic_id": topic_id, "error_code": code}
         )
-    await call.broker.flusher.make_durable([shares.journal])
+    if not await made_durable(call.broker.flusher.make_durable, [shares.journal]):
+        return {
+            "error_code": ErrorCode.kafka_storage_error,
+            "error_message": shares.journal.failure,
+        }
     return {"responses": responses}
 
 

@@ -14,7 +14,7 @@ records are archived without letters, as in Kafka, and a warning says so.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
@@ -22,7 +22,7 @@ from penstock.broker.logs import Seldom
 from penstock.broker.share.held import Held
 from penstock.broker.share.model import Letter
 from penstock.broker.share.policy import Policy
-from penstock.broker.storage.flusher import Durable
+from penstock.broker.storage.flusher import Durable, made_durable
 from penstock.broker.storage.topics import Hosted, Topic, Topics
 from penstock.errors import CorruptError, LimitError
 from penstock.log.disk.journal import Journal
@@ -119,9 +119,7 @@ class Letters:
             held.producer_id = self.new_producer_id()
             held.state.rewrite()
             self.save(held)
-        await self.make_durable([self.journal])
-        if self.journal.failure is not None:
-            raise StorageError(self.journal.failure)
+        await self._sync([self.journal])
         target = topic.partitions[held.hosted.index % len(topic.partitions)]
         there = _last_number(topic, held.producer_id, letters[0].number)
         due = [letter for letter in letters if letter.number > there]
@@ -136,11 +134,13 @@ class Letters:
             await self._append(held, target, letter, copies=policy.copies_record)
             self.written += 1
         target.wake()
-        await self.make_durable(one.log for one in topic.partitions)
-        for one in topic.partitions:
-            if one.log.failure is not None:
-                raise StorageError(one.log.failure)
+        await self._sync([one.log for one in topic.partitions])
         return True
+
+    async def _sync(self, wanted: Sequence[Durable]) -> None:
+        if not await made_durable(self.make_durable, wanted):
+            faults = {one.failure for one in wanted if one.failure}
+            raise StorageError("; ".join(sorted(faults)) or "the disk was not synced")
 
     async def _append(self, held: Held, target: Hosted, letter: Letter, *, copies: bool) -> None:
         source = None

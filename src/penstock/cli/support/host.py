@@ -139,8 +139,11 @@ class LateViews:
         """Waits for a version that has seen a write."""
         views = self._there()
         found, left = of_topics(
-            *(token, timeout, lambda: find_broker(str(self._log))),
-            *(lambda: views.status()["offsets"], gone),
+            token,
+            timeout,
+            lambda: find_broker(str(self._log)),
+            lambda: views.status()["offsets"],
+            gone,
         )
         return views.wait_for(found, left, gone) if found else views.version
 

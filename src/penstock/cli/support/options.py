@@ -93,7 +93,8 @@ def of_topics(
 
     deadline = time.monotonic() + seconds
     found = capture.token(
-        *(name, position),
+        name,
+        position,
         log=broker(),
         topics=topics(),
         timeout=seconds,
