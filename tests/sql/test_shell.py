@@ -25,6 +25,7 @@ from tests.serve.committing import clicks, commit
 
 from penstock.broker import BrokerProcess
 from penstock.cli._main import main
+from penstock.cli.pipelines.sql import _converse
 from penstock.cli.support.shell import Shell, TopicTables, ViewTables
 from penstock.client import Client, Producer
 from penstock.errors import QueryError, UserError
@@ -217,6 +218,10 @@ class Terminal:
     def type(self, keys: str) -> None:
         os.write(self.master, keys.encode())
 
+    def interrupt(self) -> None:
+        """Ctrl-C, and Return: Python misses a signal that comes just before it waits for the next key."""
+        self.type("\x03\n")
+
     def ended(self) -> int:
         """The exit code."""
         while True:
@@ -246,14 +251,14 @@ def test_the_terminal_is_for_people(directory: Path, tmp_path: Path) -> None:
         terminal.until("sql> ")
         terminal.type("SELECT (\n")
         terminal.until("     > ")
-        terminal.type("\x03")
+        terminal.interrupt()
         terminal.until("sql> ")
         terminal.type("SELECT nothing FROM per_user;\n")
         terminal.until("^^^^^^^")
         terminal.until("sql> ")
         terminal.type("SUBSCRIBE per_user;\n")
         terminal.until("u2")
-        terminal.type("\x03")
+        terminal.interrupt()
         terminal.until("sql> ")
         terminal.type("\x1b[A\x1b[A\n")  # the line before the last one
         terminal.until("^^^^^^^")
@@ -264,10 +269,50 @@ def test_the_terminal_is_for_people(directory: Path, tmp_path: Path) -> None:
         again.until("sql> ")
         again.type("\x12sum(n)\r")  # found in the lines of the first time
         again.until("     > ")
-        again.type("\x03")
+        again.interrupt()
         again.until("sql> ")
         again.type("\x04")
         assert again.ended() == 0
+
+
+def test_ctrl_c_at_any_time_only_drops_a_statement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an answer, while an error or the answer to Ctrl-C itself is written, or at the prompt."""
+
+    class Interrupted(Shell):
+        """Whose statements and commands are interrupted."""
+
+        def take(self, line: str) -> None:
+            if line == "wrong":
+                raise QueryError("expected another one")
+            raise KeyboardInterrupt
+
+        def drop(self) -> None:
+            drops.append(line)
+
+    drops: list[str] = []
+    lines = iter(["running", "wrong", "at the prompt", ""])
+    line = ""
+
+    def typed(_: str) -> str:
+        nonlocal line
+        if not (line := next(lines)):
+            raise EOFError
+        if line == "at the prompt":
+            raise KeyboardInterrupt
+        return line
+
+    def echo(*_: object, **__: object) -> None:
+        """Each first echo of a line is interrupted."""
+        if line and line not in echoed:
+            echoed.append(line)
+            raise KeyboardInterrupt
+
+    echoed: list[str] = []
+    monkeypatch.setattr("builtins.input", typed)
+    monkeypatch.setattr("penstock.cli.pipelines.sql.click.echo", echo)
+    _converse(Interrupted(TopicTables(""), io.StringIO()))
+    assert drops == ["running", "wrong", "at the prompt"]
+    assert echoed == ["running", "wrong", "at the prompt"]
 
 
 @pytest.fixture

@@ -61,17 +61,27 @@ def sql(target: str | None, command: tuple[str, ...], broker: str | None) -> Non
 
 
 def _converse(shell: Shell) -> None:
+    """Takes lines until they end. Ctrl-C only drops a statement, whenever it comes."""
+    interrupted = False
     while not shell.is_over:
         try:
-            shell.take(input("     > " if shell.is_within else "sql> "))
+            if interrupted:
+                click.echo()
+                shell.drop()
+                interrupted = False
+            _take_line(shell)
         except EOFError:
             click.echo()
             return
         except KeyboardInterrupt:
-            click.echo()
-            shell.drop()
-        except PenstockError as error:
-            click.echo(f"error: {error}", err=True)
+            interrupted = True
+
+
+def _take_line(shell: Shell) -> None:
+    try:
+        shell.take(input("     > " if shell.is_within else "sql> "))
+    except PenstockError as error:
+        click.echo(f"error: {error}", err=True)
 
 
 def _tables(target: str | None, broker: str | None) -> Tables:
