@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ import penstock as ps
 app = ps.App("shop")
 clicks = app.stream("clicks", "user STRING, at TIMESTAMP", time=ps.event_time("at"))
 app.view("per_user", clicks.group_by("user").agg(n=ps.count()))
+per_minute = clicks.window(ps.tumbling("1 minute")).group_by("user")
+app.view("per_minute", per_minute.agg(n=ps.count()))
 started = threading.Event()
 pipeline = threading.Thread(target=app.run, kwargs={"on_start": lambda _: started.set()})
 pipeline.start()
@@ -29,8 +32,9 @@ from penstock.client import Producer
 import numpy as np
 import pyarrow as pa
 
-def send(*users):
-    values = [json.dumps({"user": one, "at": "2026-01-01T12:00:00Z"}).encode() for one in users]
+def send(*users, minute=0):
+    at = f"2026-01-01T12:{minute:02}:00Z"
+    values = [json.dumps({"user": one, "at": at}).encode() for one in users]
     with Producer(app.address) as producer:
         producer.send("clicks", 0, None, pa.array(values), np.zeros(len(values), np.int64))
 
@@ -49,8 +53,13 @@ LIVE = """
 live = ps.serve.Live(views, "SELECT sum(n) AS clicks FROM per_user", every_s=0.1)
 live
 """
+CHART = """
+chart = ps.serve.Live(views, "per_minute", every_s=0.1)
+chart
+"""
 STOP = """
 live.stop()
+chart.stop()
 app.stop()
 pipeline.join(300)
 assert not pipeline.is_alive()
@@ -67,6 +76,7 @@ class Kernel:
         manager = jupyter.KernelManager()
         manager.start_kernel(cwd=str(folder))
         self._manager, self._client = manager, manager.client()
+        self._updates = list[str]()  # that came while another cell ran
         self._client.start_channels()
         self._client.wait_for_ready(timeout=PATIENCE_S)
 
@@ -76,7 +86,9 @@ class Kernel:
 
         def take(message: dict[str, Any]) -> None:
             kind, content = message["msg_type"], message["content"]
-            if kind in {"display_data", "execute_result", "update_display_data"}:
+            if kind == "update_display_data":
+                self._updates.append(content["data"]["text/html"])
+            elif kind in {"display_data", "execute_result"}:
                 html.append(content["data"].get("text/html", ""))
                 texts.append(content["data"].get("text/plain", ""))
 
@@ -88,6 +100,8 @@ class Kernel:
 
     def updated(self) -> str:
         """The HTML of the next update of a cell that is there already."""
+        if self._updates:
+            return self._updates.pop(0)
         while True:
             message = self._client.get_iopub_msg(timeout=PATIENCE_S)
             if message["msg_type"] == "update_display_data":
@@ -108,10 +122,15 @@ def kernel(tmp_path: Path) -> Iterator[Kernel]:
     found.end()
 
 
+def points(html: str) -> list[int]:
+    """How many windows each line of a chart joins."""
+    return [len(one.split()) for one in re.findall(r'<polyline points="([^"]+)"', html)]
+
+
 @pytest.mark.slow
 @pytest.mark.spark
 def test_a_pipeline_runs_beside_the_cells(kernel: Kernel, tmp_path: Path) -> None:
-    """Started in a cell, it answers the next ones; a live cell follows it; another cell stops it."""
+    """Started in a cell, it answers the next ones, live tables and charts; another cell stops it."""
     kernel.run(START)
     kernel.run(SEND)
     [shown], _ = kernel.run(SHOWN)
@@ -120,6 +139,12 @@ def test_a_pipeline_runs_beside_the_cells(kernel: Kernel, tmp_path: Path) -> Non
     assert ">3<" in live
     kernel.run("send('eve')")
     wait_until(lambda: ">4<" in kernel.updated(), "the update")
+    [drawn], _ = kernel.run(CHART)
+    assert "<b>per_minute</b>" in drawn
+    assert points(drawn) == [], "one window is no line"
+    for minute in (1, 2):
+        kernel.run(f"send('ann', minute={minute})")
+        wait_until(lambda: points(kernel.updated()) == [minute + 1], "the longer line")  # noqa: B023
     kernel.run(STOP)
     assert (tmp_path / "shop.penstock" / "state").is_dir()
 

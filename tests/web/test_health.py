@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,10 +46,12 @@ UNREACHABLE, STARTING = State.LOG_UNREACHABLE, State.STARTING
         ({"looked_us": None, "lag": {"clicks": 9}}, STARTING, NOW - 600 * S, "9 records wait"),
         ({"looked_us": None, "backfill": "40% of totals", "backfill_us": AGO_5},
          State.BACKFILLING, AGO_5, "40% of totals"),
+        ({"looked_us": NOW - 130 * S, "backfill": "40% of totals", "backfill_us": NOW - 140 * S},
+         State.STALLED, NOW - 130 * S, "40% of totals"),
         ({"looked_us": None}, STARTING, NOW - 600 * S, "spark.log"),
         ({"log": None, "asked_us": None, "answered_us": None, "looked_us": None, "spark_us": None},
          STARTING, NOW - 600 * S, "log is being opened"),
-        ({"stopping_us": AGO_100}, State.STOPPING, AGO_100, "batch in flight"),
+        ({"stopping_us": AGO_100}, State.STOPPING, AGO_100, "kill -9 7"),
         ({"ended_us": AGO_100, "stopping_us": AGO_100 - S}, State.STOPPED, AGO_100, "penstock run shop.py"),
         ({"ended_us": AGO_100, "error": "expected x; found y"}, State.FAILED, AGO_100, "found y"),
         ({"said_us": AGO_100}, State.STALLED, AGO_100, "kill -CONT 7"),
@@ -63,13 +66,22 @@ def test_each_state(changes: dict[str, Any], state: State, since_us: int, told: 
     assert health.advice or state in {State.LIVE, State.STARTING, State.STOPPING, State.WAITING}
 
 
+def test_each_state_is_documented() -> None:
+    """In the table of the page's guide, with its meaning."""
+    lines = (Path(__file__).parents[2] / "docs" / "page.md").read_text().splitlines()
+    found = [line.split("|")[1].strip() for line in lines if line.count("|") == 4]
+    assert [one for one in found if one not in {"state", "---"}] == [one.value for one in State]
+
+
 def test_a_process_that_is_gone_was_killed_or_said_why() -> None:
     """Without a process nothing is live, whatever it said last."""
     health = judge(WELL, NOW + S, alive=False)
     assert (health.state, health.since_us) == (State.KILLED, NOW)
     ended = replace(WELL, ended_us=NOW)
     assert judge(ended, NOW + S, alive=False).state is State.STOPPED
-    assert judge(None, NOW).state is State.UNKNOWN
+    unknown = judge(None, NOW)
+    assert (unknown.state, unknown.since_us) == (State.UNKNOWN, None)
+    assert "penstock run" in unknown.advice
 
 
 def test_a_log_that_has_failed_is_unreachable_sooner_than_one_that_is_slow() -> None:

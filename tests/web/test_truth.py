@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-import httpx
 import numpy as np
 import orjson
-import psutil
 import pyarrow as pa
 import pytest
 from tests.patience import PATIENCE_S, wait_until
 from tests.web.browsing import chromium, visit
+from tests.web.processes import Program, free_port, ui
 
 from penstock.broker.process import BrokerProcess
 from penstock.client import Client, Producer
@@ -29,64 +23,10 @@ from penstock.web.health import State
 
 PROGRAM = Path(__file__).with_name("truth_program.py")
 WAITING = 25_000
-SPARK_PATIENCE_S = 400.0
 HEARD_US = 30_000_000
 """A log that answers was heard of later than so long ago, on a busy machine too: it is asked each second."""
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1_800)]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-class Program:
-    """A process that serves a page, and what the page's server says."""
-
-    def __init__(self, folder: Path, *arguments: str, port: int) -> None:
-        self.url = f"http://127.0.0.1:{port}"
-        self.log = folder / f"{port}.stderr"
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, *arguments], stderr=log, cwd=folder, start_new_session=True
-            )
-
-    def status(self) -> dict[str, Any]:
-        """What the page's server says; nothing where it isn't there."""
-        with contextlib.suppress(httpx.TransportError):
-            found: dict[str, Any] = httpx.get(f"{self.url}/api/status", timeout=PATIENCE_S).json()
-            return found
-        return {"state": {"name": "nobody answers"}}
-
-    def wait_for(
-        self, state: State, more: Callable[[dict[str, Any]], bool] = lambda _: True
-    ) -> dict[str, Any]:
-        """Waits until it says so."""
-        told: list[dict[str, Any]] = []
-
-        def asked() -> bool:
-            told[:] = [self.status()]
-            return told[0]["state"]["name"] == state.value and more(told[0])
-
-        what = lambda: f"{state}, found {told}; {self.log.read_text()[-2_000:]}"  # noqa: E731
-        wait_until(asked, what, patience_s=SPARK_PATIENCE_S)
-        return told[0]
-
-    def engine(self) -> list[psutil.Process]:
-        """The JVM, and all that it has started."""
-        return psutil.Process(self.process.pid).children(recursive=True)
-
-    def end(self) -> None:
-        """Ends it with all that it has started, stopped or not."""
-        family = []
-        with contextlib.suppress(psutil.NoSuchProcess):
-            family = [psutil.Process(self.process.pid), *self.engine()]
-        for process in family:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        self.process.wait(PATIENCE_S)
 
 
 def send(address: str, count: int, partition: int = 0) -> None:
@@ -117,12 +57,6 @@ def broker(folder: Path) -> Iterator[BrokerProcess]:
 def run(folder: Path, address: str) -> Program:
     port = free_port()
     return Program(folder, str(PROGRAM), "shop.penstock", address, str(port), port=port)
-
-
-def ui(folder: Path) -> Program:
-    port = free_port()
-    arguments = ("-m", "penstock.cli", "ui", "shop", "--port", str(port))
-    return Program(folder, *arguments, port=port)
 
 
 @pytest.fixture(scope="module")

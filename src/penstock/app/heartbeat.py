@@ -168,8 +168,9 @@ class Heartbeat:
 
     def backfilled(self, done: str) -> None:
         """A batch of a backfill has ended; so much of it is done."""
-        since_us = self._facts.backfill_us or self._clock_us()
-        self._note(backfill=done, backfill_us=since_us, warning=None)
+        now_us = self._clock_us()
+        since_us = self._facts.backfill_us or now_us
+        self._note(backfill=done, backfill_us=since_us, looked_us=now_us, warning=None)
 
     def stopping(self) -> None:
         """The run has been told to stop."""

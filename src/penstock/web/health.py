@@ -93,6 +93,7 @@ def judge(facts: Facts | None, now_us: int, *, alive: bool = True) -> Health:
             None,
             "No process has reported here: none has run since this state was written, or it runs "
             "elsewhere.",
+            "Its last version answers queries. To continue the pipeline: penstock run FILE.",
         )
     return (
         _over(facts, alive=alive)
@@ -141,7 +142,12 @@ def _silent(facts: Facts, now_us: int) -> Health | None:
 def _stopping(facts: Facts) -> Health | None:
     if facts.stopping_us is None:
         return None
-    return Health(State.STOPPING, facts.stopping_us, "The batch in flight ends first.")
+    return Health(
+        State.STOPPING,
+        facts.stopping_us,
+        "The batch in flight ends first.",
+        f"If it takes too long, end the process: kill -9 {facts.pid}. Committed data is safe.",
+    )
 
 
 def _log(facts: Facts, now_us: int) -> Health | None:
@@ -171,7 +177,16 @@ def _backfilling(facts: Facts, now_us: int) -> Health | None:
     """Before a changed program has what is new in it."""
     if facts.backfill is None:
         return None
-    return _log(facts, now_us) or Health(
+    if (unreachable := _log(facts, now_us)) is not None:
+        return unreachable
+    if facts.looked_us is not None and now_us - facts.looked_us > STALLED_MAX_US:
+        return Health(
+            State.STALLED,
+            facts.looked_us,
+            f"No batch of the backfill has ended since {_clock(facts.looked_us)}: {facts.backfill}.",
+            f"{_hangs(facts)} The backfill continues where it was, and the previous views answer.",
+        )
+    return Health(
         State.BACKFILLING,
         facts.backfill_us,
         f"New views are being computed from the log: {facts.backfill}.",
@@ -216,9 +231,7 @@ def _engine(facts: Facts, now_us: int) -> Health | None:
         State.STALLED,
         facts.looked_us,
         f"No batch has ended since {_clock(facts.looked_us)}{usual}.{_waiting(facts)}",
-        f"Spark or one of its tasks hangs or is suspended{_warning(facts)}. Spark's log is "
-        f"{facts.directory}/spark/spark.log. If it doesn't continue, stop the pipeline and start it again: "
-        "committed data is safe.",
+        f"{_hangs(facts)} Committed data is safe.",
     )
 
 
@@ -251,6 +264,13 @@ def _quiet(facts: Facts) -> Health:
         )
     return Health(
         State.WAITING, since_us, reason, f"Events go to {topics}, at {facts.log}: penstock produce"
+    )
+
+
+def _hangs(facts: Facts) -> str:
+    return (
+        f"Spark or one of its tasks hangs or is suspended{_warning(facts)}. Spark's log is "
+        f"{facts.directory}/spark/spark.log. If it doesn't continue, stop the pipeline and start it again."
     )
 
 
