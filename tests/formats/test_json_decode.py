@@ -21,6 +21,7 @@ from tests.effort import examples
 
 from penstock.core.schema import Field, Schema
 from penstock.errors import LimitError, SchemaError
+from penstock.formats import _json_kernel as kernel
 from penstock.formats import json as formats_json
 from penstock.formats.json import DEPTH_MAX, Decoded, JsonDecoder
 
@@ -356,6 +357,75 @@ def test_rows_mean_what_the_reference_says(seed: int) -> None:
     if r.random() < 0.2:
         rows.insert(0, None)
     check(rows, schema, r.choice([b"", b"", b"}", b"0", b'"', b"\xff" * 9]))
+
+
+def short_json(r: random.Random, type_: str) -> str:
+    """A value, for numbers mostly one of few digits and at the edges of what is few."""
+    if type_ not in ("INT", "BIGINT", "DOUBLE", "TIMESTAMP", "FLOAT") or r.random() < 0.1:
+        return value_json(r, type_)
+    whole = str(r.randrange(10 ** r.choice([1, 2, 7, 8, 9, 13, 15, 16])))
+    if r.random() < 0.05:
+        whole = r.choice(["0", "00", "-0", "-7", "2147483647", "2147483648", "253402300799999"])
+    if type_ in ("DOUBLE", "FLOAT") and r.random() < 0.7:
+        whole += "." + "".join(r.choices("0123456789", k=r.choice([0, 1, 1, 2, 6, 7, 8, 9])))
+    return whole + r.choice([""] * 20 + ["e3", "E-2", "e", ".", "x"])
+
+
+def rows_of_one_shape(r: random.Random, fields: list[tuple[str, str]], rows: int) -> list[bytes]:
+    """Rows as one program writes them: all fields in one order, without space or with one."""
+    comma, colon = r.choice([(",", ":"), (", ", ": "), (", ", ":"), (",  ", ":")])
+    names = [json.dumps(name, ensure_ascii=False) for name, _ in fields]
+    types = [type_ for _, type_ in fields]
+    texts = []
+    for _ in range(rows):
+        members = [
+            f"{n}{colon}{short_json(r, t)}"
+            for n, t in zip(names, types, strict=True)
+            if r.random() > 0.01
+        ]
+        if r.random() < 0.02:
+            r.shuffle(members)
+        row = ("{" + comma.join(members) + "}").encode("utf-8", "surrogatepass")
+        texts.append(mutated(r, row) if r.random() < 0.03 else row)
+    return texts
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(st.integers(0, 2**64 - 1))
+def test_rows_of_one_shape_mean_what_the_reference_says(seed: int) -> None:
+    """So do rows that are alike but for some, wherever each ends and whatever lies behind it."""
+    r = random.Random(seed)
+    schema, fields = schema_at_random(r)
+    gap = r.choice([b"", b"0", b"}", b'"', b"9" * 40, b"\xff" * 40])
+    check([*rows_of_one_shape(r, fields, r.randrange(60))], schema, gap)
+
+
+@pytest.mark.parametrize(("comma", "colon"), [(",", ":"), (", ", ": ")])
+def test_rows_of_one_shape_are_expected(comma: str, colon: str) -> None:
+    """After one row of all fields the next ones are read as such, and after another row soon again."""
+    decoder = JsonDecoder(Schema.parse("user BIGINT, nine_nine DOUBLE, ts TIMESTAMP, x STRING"))
+    members = ['"user"{}{}', '"nine_nine"{}{}.5', '"ts"{}170000000000{}', '"x"{}"text {}"']
+    row = "{" + comma.join(one.format(colon, 7) for one in members) + "}"
+
+    def expects(rows: list[str]) -> bool:
+        buffer, start, length = pack([one.encode() for one in rows], b" " * 40)
+        fields, keys = formats_json.compiled(decoder.schema)
+        memories = kernel.memories(len(fields))
+        values, valid = np.zeros((4, len(rows)), np.int64), np.zeros((4, len(rows)), np.uint8)
+        lengths, status = np.zeros((1, len(rows)), np.int32), np.zeros(len(rows), np.uint8)
+        table = formats_json.key_table(fields, keys)
+        found = kernel.read_rows(
+            *(buffer, start, length, fields, keys, table, *memories),
+            *(values, lengths, valid, status),
+        )
+        assert found == 0
+        assert values[0].tolist() == [7] * len(rows)
+        return bool(memories[-1][kernel.WHOLE] > 0)
+
+    other = row.replace("{", '{"more":1,')
+    assert expects([row] * 2)
+    assert not expects([row] * 2 + [other])
+    assert expects([row] * 2 + [other] + [row] * 20)
 
 
 @settings(max_examples=examples(150), deadline=None)

@@ -41,6 +41,7 @@ from penstock.flow.times import Header
 from penstock.formats.changelog import ChangelogDecoder
 from penstock.formats.lines import Decoder, decoder_for
 from penstock.formats.registered import Encoded, RegisteredChangelog, registered_changelog
+from penstock.ops.lateness import marks_before
 from penstock.ops.producers import PRODUCERS_MAX, ProducerMarks
 from penstock.ops.windows import NOTHING_YET_US
 from penstock.wire.columns import Records
@@ -149,10 +150,10 @@ class SourceReader:
             rows, times, index = rows.filter(pa.array(fits)), times[fits], index[fits]
         rows, times, index = self._keyed(rows, times, index)
         marks = self._marks(rows, self._moves(rows, times, index), index)
-        watermark = np.maximum(marks - self.source.time.lateness_us, self._floors(index))
+        np.maximum(marks, self._floors(index), out=marks)
         return (
             rows.append_column(TIME, pa.array(times).view(TIMESTAMP))
-            .append_column(WATERMARK, pa.array(watermark))
+            .append_column(WATERMARK, pa.array(marks))
             .append_column(OFFSET, pa.array(self._chunk.offset[index]))
         )
 
@@ -185,12 +186,12 @@ class SourceReader:
         return moves
 
     def _marks(self, rows: pa.Table, moves: np.ndarray, index: np.ndarray) -> np.ndarray:
-        """The newest time to which the rows before each one have moved its watermark."""
-        newest = np.maximum.accumulate(np.concatenate(([self.newest_us], moves)))
-        self.newest_us = int(newest[-1])
+        """The watermark to which the rows before each one have moved its partition or producer."""
+        lateness_us = self.source.time.lateness_us
+        marks, self.newest_us = marks_before(moves, self.newest_us, lateness_us)
         if self._producers is None:
-            return newest[:-1]
-        return self._producers.advance(self._producer_names(rows, index), moves)
+            return marks
+        return self._producers.advance(self._producer_names(rows, index), moves) - lateness_us
 
     def _producer_names(self, rows: pa.Table, index: np.ndarray) -> Any:
         """The producer of each row as text."""
@@ -231,17 +232,17 @@ class SourceReader:
         known = np.ones(len(index), np.bool_)
         if time.processing:
             return np.full(len(index), self._floor_us), known
-        stamps = self._stamps(index)
         if time.column is None:
-            return stamps, known
+            return self._stamps(index), known
         times = _instants(rows, time.column, known)
         if time.sent is not None:
             by_its_clock = _instants(rows, time.sent, known)
-            by_ours = stamps if time.received is None else _instants(rows, time.received, known)
+            received = time.received
+            by_ours = _instants(rows, received, known) if received else self._stamps(index)
             times = times + (by_ours - by_its_clock)
         if DELETED in rows.column_names:
             deleted = rows.column(DELETED).to_numpy()
-            times, known = np.where(deleted, stamps, times), known | deleted
+            times, known = np.where(deleted, self._stamps(index), times), known | deleted
         return times, known
 
     def _stamps(self, index: np.ndarray) -> np.ndarray:

@@ -5,7 +5,9 @@ to the slow path (`SLOW`), which rewrites its slots or says why the row is bad. 
 a subset of what the slow path accepts, with equal values.
 
 Speed comes from three expectations, none of which is needed for correctness: a row has its keys
-in the order of the row before; a key is spelled `"name":`; a value is of the schema's type.
+in the order of the row before; a key is spelled `"name":`; a value is of the schema's type. A row that
+has all fields and no others is read by `read_expected`, which compares a mark and a key as one word and reads
+short numbers from words. Where it isn't such a row, it is read again from its beginning.
 """
 
 # mypy: ignore-errors
@@ -18,6 +20,7 @@ from typing import Final
 import numpy as np
 
 from penstock.core.kernels import njit, types
+from penstock.core.time import INSTANT_MAX_US
 from penstock.formats._json_scalars import (
     read_date,
     read_decimal,
@@ -33,7 +36,19 @@ from penstock.formats._json_scan import (
     skip_space,
     skip_value,
 )
-from penstock.formats._words import I64_OUT, U8_IN, U8_OUT, U64, called, inlined, load64, word
+from penstock.formats._words import (
+    I64_OUT,
+    U8_IN,
+    U8_OUT,
+    U64,
+    bits_of_double,
+    called,
+    digit_count,
+    digits_value,
+    inlined,
+    load64,
+    word,
+)
 
 OK: Final = 0
 SLOW: Final = 1
@@ -68,6 +83,19 @@ _SLOTS = types.int64[:, ::1]
 _LENGTHS = types.int32[:, ::1]
 _VALID = types.uint8[:, ::1]
 _INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
+
+# What is expected of a row of all fields, one row per key: a word that begins with the mark before the
+# key, which bytes of it count, the field, the length of `"name":`, the field's code.
+WORD, MASK, FIELD, LENGTH, KIND = range(5)
+_EXPECTED_COLUMNS: Final = 5
+WHOLE: Final = 3  # behind what is remembered of the last date: 1 says that such a row is expected
+_WHOLE_AGAIN: Final = (
+    -8
+)  # after a row that was another: so many rows of all fields are read key by key
+_BEYOND: Final = 32  # bytes behind a row's end that are there, so that whole words can be read
+_TENS_INT = np.array([10**k for k in range(9)], np.uint64)
+_TENS = np.array([10.0**k for k in range(9)], np.float64)
+_INSTANT_MAX_MS: Final = INSTANT_MAX_US // 1000
 
 # What is remembered of the last date begins with a date that is right: the day 0.
 _EPOCH_FIRST = int.from_bytes(b"1970-01-01"[:8], "little")
@@ -193,18 +221,125 @@ def read_value(buffer, p, end, row, field, fields, slots, lengths, valid, memo):
     return past
 
 
+@called
+def expect(fields, keys, order, expected):
+    """Notes of each field, in the order of the keys, what `read_expected` needs."""
+    for position in range(len(fields)):
+        field = order[position]
+        at, length = fields[field, KEY_AT], fields[field, KEY_LENGTH]
+        first = U64(44 if position else 123)
+        for k in range(min(length, 7)):
+            first |= U64(keys[at + k]) << U64(8 * k + 8)
+        expected[position, WORD] = _I(first)
+        expected[position, MASK] = _I(~U64(0) >> U64(8 * max(7 - length, 0)))
+        expected[position, FIELD] = field
+        expected[position, LENGTH] = length
+        expected[position, KIND] = fields[field, CODE]
+
+
 @inlined
-def read_row(buffer, p, end, row, fields, keys, table, order, seen, slots, lengths, valid, memo):
+def read_short(text, buffer, p, code):
+    """A number of few digits and no sign that begins with the word at `p`: (its slot, its bytes or 0).
+
+    Few are 15 of an integer, and 7 on each side of a double's point: the double is then their quotient by an
+    exact power of ten, and so the nearest one. A number that goes on behind these bytes is none of JSON's.
+    """
+    count = digit_count(text)
+    if count == 0 or (count > 1 and text & U64(255) == U64(48)):
+        return 0, 0
+    number = digits_value(text, count)
+    if code == DOUBLE:
+        if count == 8:
+            return 0, 0
+        places = 0
+        past = load64(buffer, p + count)
+        if past & U64(255) == U64(46):
+            count += 1
+            past = load64(buffer, p + count)
+            places = digit_count(past)
+            if places == 0 or places == 8:
+                return 0, 0
+            number = number * _TENS_INT[places] + digits_value(past, places)
+            past >>= U64(8 * places)
+        if past & U64(223) == U64(69):
+            return 0, 0
+        return bits_of_double(np.float64(number) / _TENS[places]), count + places
+    if count == 8:
+        past = load64(buffer, p + 8)
+        more = digit_count(past)
+        if more == 8:
+            return 0, 0
+        if more > 0:
+            number = number * _TENS_INT[more] + digits_value(past, more)
+            count += more
+    value = _I(number)
+    if code == BIGINT:
+        return value, count
+    if code == TIMESTAMP and value <= _INSTANT_MAX_MS:
+        return value * 1000, count
+    if code == INT and value <= _INT32_MAX:
+        return value, count
+    return 0, 0
+
+
+@inlined
+def read_expected(buffer, p, end, row, fields, keys, expected, slots, lengths, valid, memo):
+    """Reads a row that has all fields in the order of the row before: whether it is one.
+
+    There is no white space in it but one space behind a comma or a colon. What is read as a word may go on
+    behind `end`, into bytes that are there; what ends there isn't taken.
+    """
+    if end + _BEYOND > len(buffer):
+        return False
+    for at in range(U64(len(fields))):
+        length = expected[at, LENGTH]
+        text = load64(buffer, p)
+        if (text >> U64(8)) & U64(255) == U64(32):
+            p += 1
+            text = (text & U64(255)) | (load64(buffer, p) & ~U64(255))
+        if p + length + 1 >= end:
+            return False
+        if (text ^ U64(expected[at, WORD])) & U64(expected[at, MASK]):
+            return False
+        field = U64(expected[at, FIELD])
+        if length > 7 and not same_bytes(
+            buffer, p + 8, keys, fields[field, KEY_AT] + 7, length - 7
+        ):
+            return False
+        p += length + 1
+        text = load64(buffer, p)
+        if text & U64(255) == U64(32):
+            p += 1
+            text = load64(buffer, p)
+        value, count = read_short(text, buffer, p, expected[at, KIND])
+        if count > 0:
+            p += count
+            slots[field, row] = value
+            valid[field, row] = 1
+        else:
+            p = read_value(buffer, p, end, row, field, fields, slots, lengths, valid, memo)
+        if p < 0 or p >= end:
+            return False
+    return p + 1 == end and buffer[p] == 125
+
+
+@inlined
+def read_row(
+    buffer, p, end, row, fields, keys, table, order, expected, seen, slots, lengths, valid, memo
+):
     """Reads one row: `OK` or `SLOW`."""
+    if memo[WHOLE] > 0:
+        if read_expected(buffer, p, end, row, fields, keys, expected, slots, lengths, valid, memo):
+            return OK
+        memo[WHOLE] = _WHOLE_AGAIN
     p = skip_space(buffer, p, end)
     if p >= end or buffer[p] != 123:
         return SLOW
     p = skip_space(buffer, p + 1, end)
-    found = 0
+    found = position = 0
     if p < end and buffer[p] == 125:
         p += 1
     else:
-        position = 0
         while True:
             field = order[position] if position < KEYS_EXPECTED_MAX else _UNKNOWN
             length = fields[field, KEY_LENGTH] if field >= 0 else 0
@@ -250,21 +385,39 @@ def read_row(buffer, p, end, row, fields, keys, table, order, seen, slots, lengt
                 if fields[field, REQUIRED]:
                     return SLOW
                 clear(row, field, fields, slots, lengths, valid)
+    elif position == found and found <= KEYS_EXPECTED_MAX:
+        memo[WHOLE] += 1
+        if memo[WHOLE] > 0:
+            expect(fields, keys, order, expected)
     return OK
 
 
-def memories(fields: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What `read_rows` remembers between rows, at its start: key order, seen fields, last date."""
+def memories(fields: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """What `read_rows` remembers between rows, at its start: see its arguments."""
     return (
         np.full(KEYS_EXPECTED_MAX, _UNKNOWN, np.int64),
+        np.zeros((fields, _EXPECTED_COLUMNS), np.int64),
         np.full(fields, -1, np.int64),
-        np.array([_EPOCH_FIRST, _EPOCH_LAST, 0], np.int64),
+        np.array([_EPOCH_FIRST, _EPOCH_LAST, 0, 0], np.int64),
     )
 
 
 @inlined
 def read_all(
-    buffer, start, length, fields, keys, table, order, seen, memo, slots, lengths, valid, status
+    buffer,
+    start,
+    length,
+    fields,
+    keys,
+    table,
+    order,
+    expected,
+    seen,
+    memo,
+    slots,
+    lengths,
+    valid,
+    status,
 ):
     slow = 0
     for row in range(len(start)):
@@ -282,6 +435,7 @@ def read_all(
                 keys,
                 table,
                 order,
+                expected,
                 seen,
                 slots,
                 lengths,
@@ -306,6 +460,7 @@ _LENGTHS_IN = types.Array(types.int32, 1, "C", readonly=True)
         U8_IN,
         I64_OUT,
         I64_OUT,
+        types.int64[:, ::1],
         I64_OUT,
         I64_OUT,
         _SLOTS,
@@ -317,7 +472,20 @@ _LENGTHS_IN = types.Array(types.int32, 1, "C", readonly=True)
     nogil=True,
 )
 def read_rows(
-    buffer, start, length, fields, keys, table, order, seen, memo, slots, lengths, valid, status
+    buffer,
+    start,
+    length,
+    fields,
+    keys,
+    table,
+    order,
+    expected,
+    seen,
+    memo,
+    slots,
+    lengths,
+    valid,
+    status,
 ):
     """Reads every row and sets its status.
 
@@ -325,5 +493,18 @@ def read_rows(
         How many rows are `SLOW`; or the complement of the first row that lies outside the buffer.
     """
     return read_all(
-        buffer, start, length, fields, keys, table, order, seen, memo, slots, lengths, valid, status
+        buffer,
+        start,
+        length,
+        fields,
+        keys,
+        table,
+        order,
+        expected,
+        seen,
+        memo,
+        slots,
+        lengths,
+        valid,
+        status,
     )

@@ -53,7 +53,9 @@ for _mark, _byte in zip(b'"\\/bfnrt', b'"\\/\b\f\n\r\t', strict=True):
 @inlined
 def skip_space(buffer, p, end):
     """The position of the first byte that isn't white space, or `end`."""
-    while p < end and (buffer[p] == 32 or buffer[p] == 10 or buffer[p] == 13 or buffer[p] == 9):
+    while p < end and buffer[p] <= 32:
+        if buffer[p] != 32 and buffer[p] != 10 and buffer[p] != 13 and buffer[p] != 9:
+            break
         p += 1
     return p
 

@@ -113,15 +113,46 @@ def judge(
     return Verdict(first_open, int(greatest), int(counts[0]), int(counts[1]))
 
 
+@njit(types.int64(_I64, types.int64, types.int64, types.int64[::1]), cache=True, nogil=True)
+def _marks_before(moves: Any, newest: Any, lateness: Any, marks: Any) -> Any:
+    for i in range(len(moves)):
+        marks[i] = newest - lateness
+        newest = max(newest, moves[i])
+    return newest
+
+
+def marks_before(moves_us: Vector, newest_us: int, lateness_us: int) -> tuple[Vector, int]:
+    """The watermark before each row of a partition, and the newest time after the last one.
+
+    Args:
+        moves_us: int64[n], the time to which each row moves the watermark, in the order of offsets.
+        newest_us: the newest time before them.
+        lateness_us: how far behind the newest time the watermark is.
+
+    >>> import numpy as np
+    >>> marks, newest = marks_before(np.array([10, 130, 50]), 20, 30)
+    >>> marks.tolist(), newest
+    ([-10, -10, 100], 130)
+    """
+    marks = np.empty(len(moves_us), np.int64)
+    return marks, int(_marks_before(moves_us, newest_us, lateness_us, marks))
+
+
 @njit(types.void(_I64, _I64, types.int64, types.int64, types.int64, types.int64[::1],
       types.int64[::1]), cache=True, nogil=True)  # fmt: skip
 def _first_open(
     times: Any, watermarks: Any, size: Any, every: Any, offset: Any, first_open: Any, counts: Any
 ) -> None:
+    last = np.int64(0)  # the last window that contains the row before
+    known = False
     for i in range(len(times)):
         t, watermark = times[i], watermarks[i]
-        last = (t - offset) // every * every + offset
-        first = last - (size - 1 - (t - last)) // every * every
+        if not known or t < last or t >= last + every:
+            last = (t - offset) // every * every + offset
+            known = True
+        first = last
+        if every < size:
+            first = last - (size - 1 - (t - last)) // every * every
         if first + size > watermark:
             first_open[i] = first
         elif last + size <= watermark:
