@@ -75,6 +75,7 @@ def test_contents_are_the_sum_of_what_was_appended(deltas, fuel, piece, fan_in, 
         for name, value in {**sizes, **pieces}.items():
             patch.setattr(trace, name, value)
         patch.setattr("penstock.state.runs.PIECE_ROWS_MAX", piece + 3)
+        patch.setattr("penstock.state.runs.LINK_ROWS_MIN", 1)
         for version, rows in enumerate(deltas):
             if version == 5 and drop:
                 low = drop
@@ -174,6 +175,31 @@ def test_old_windows_are_linked_not_rewritten(monkeypatch):
         total += writer.bytes
     assert total == now.bytes
     assert sum(len(b) for b in now.scan()) == 64 * 50
+
+
+def test_only_windows_that_runs_share_are_merged(monkeypatch):
+    """Where each run begins in the last window of the one before, all other windows are linked."""
+    sizes = {"TINY_ROWS": 4, "PIECE_ROWS_MIN": 16, "PIECE_ROWS_MAX": 64, "LINK_ROWS_MIN": 4}
+    for name, value in sizes.items():
+        monkeypatch.setattr(trace, name, value)
+    monkeypatch.setattr("penstock.state.runs.LINK_ROWS_MIN", 4)
+    layout, rows = ints(np.arange(20))
+    files = MemoryStateFiles()
+    now, written, windows = Trace(layout, files), 0, 11
+    for version in range(27):
+        first = version * (windows - 1)
+        parts = [
+            rows.set_column(0, "$window", pa.array(np.full(20, first + i))) for i in range(windows)
+        ]
+        parts[0] = parts[0].slice(
+            0, 19
+        )  # the run before has a row of the window behind all of these
+        writer = Writer(files, "t", version, "a")
+        now = now.append(pa.concat_batches(parts), writer)
+        written += writer.rows
+        now.check()
+    assert sum(len(b) for b in now.scan()) == 20 * (27 * (windows - 1) + 1) - 1
+    assert written <= 27 * (20 * windows + 20)  # a shared window is merged once
 
 
 def test_pieces_stay_large_where_a_few_rows_are_late(monkeypatch):

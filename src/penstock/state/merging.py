@@ -124,8 +124,11 @@ def chunk(
 
 
 def _cut(layout: Layout, heads: list[_Head]) -> None:
-    """Shortens the heads to the identities that no input has more of."""
-    key = min(head.key(head.hi - 1) for head in heads if head.more)
+    """Shortens the heads to the identities that no input has more of.
+
+    None goes on behind the end of an input: what lies there may be a whole piece that needs no merging.
+    """
+    key = min(head.key(head.hi - 1) for head in heads)
     below = [head.bisect(key, after=False) for head in heads]
     upto = [head.bisect(key, after=True) for head in heads]
     ends = [
@@ -133,7 +136,7 @@ def _cut(layout: Layout, heads: list[_Head]) -> None:
         for head, lo, hi in zip(heads, below, upto, strict=True)
     ]
     counts = [hi - lo for lo, hi in zip(below, upto, strict=True)]
-    if max(counts) > 1 or sum(counts) > 1:
+    if any(ends) and sum(counts) > 1:
         tied = concat(
             [h.rows.slice(lo, n) for h, lo, n in zip(heads, below, counts, strict=True) if n]
         )

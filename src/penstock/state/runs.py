@@ -28,6 +28,8 @@ from penstock.wire.checksum import crc32c
 
 PIECE_ROWS_MAX: Final = 1 << 19
 """Rows: one piece is made in memory; some 25 MB of an aggregate's state."""
+LINK_ROWS_MIN: Final = 1 << 14
+"""Rows: merges copy smaller pieces, so that files don't stay small."""
 KEPT_BYTES_MAX: Final = 1 << 20
 """A piece just written stays in memory up to this; bigger ones are mapped."""
 COPIED_BYTES_MAX: Final = 1 << 18
@@ -154,8 +156,26 @@ class Writer:
 
     def run(self, rows: pa.RecordBatch) -> Run:
         """Writes rows as a run."""
-        cuts = range(0, len(rows), PIECE_ROWS_MAX)
-        return Run(tuple(self.write(rows.slice(cut, PIECE_ROWS_MAX)) for cut in cuts))
+        pieces: list[Piece] = []
+        at = 0
+        for end in (*_cuts(windows(rows)), len(rows)):
+            cuts = range(at, end, PIECE_ROWS_MAX)
+            pieces += [self.write(rows.slice(cut, min(PIECE_ROWS_MAX, end - cut))) for cut in cuts]
+            at = end
+        return Run(tuple(pieces))
+
+
+def _cuts(windows: Vector) -> tuple[int, ...]:
+    """Where the first and the last windows of sorted rows end and begin, if there are others between them.
+
+    Rows mostly come in the order of time, so a run has only these windows in common with the runs before
+    and after it. As pieces of their own they are merged without the others, which are linked.
+    """
+    if len(windows) < 4 * LINK_ROWS_MIN:
+        return ()
+    first = int(np.searchsorted(windows, windows[LINK_ROWS_MIN], side="right"))
+    last = int(np.searchsorted(windows, windows[-1 - LINK_ROWS_MIN], side="left"))
+    return (first, last) if first + LINK_ROWS_MIN <= last else ()
 
 
 def _encoded(rows: pa.RecordBatch) -> tuple[Sequence[bytes | pa.Buffer], int, int]:

@@ -36,7 +36,16 @@ from penstock.state import kernels, merging
 from penstock.state.files import StateFiles
 from penstock.state.layout import Layout, concat, equal, hashes, windows
 from penstock.state.merging import Position
-from penstock.state.runs import OPEN, PIECE_ROWS_MAX, Opened, Piece, Run, Writer, gathered
+from penstock.state.runs import (
+    LINK_ROWS_MIN,
+    OPEN,
+    PIECE_ROWS_MAX,
+    Opened,
+    Piece,
+    Run,
+    Writer,
+    gathered,
+)
 
 FORMAT: Final = 1  # of the description
 FAN_IN: Final = 3  # runs per merge: more means fewer rewrites and more runs to search
@@ -47,7 +56,6 @@ FUEL_PER_ROW: Final = 3
 FUEL_MIN: Final = 2_048  # rows per append: merges of a quiet pipeline end some day, too
 PIECE_ROWS_MIN: Final = 1 << 15  # rows: fuel is saved up until a piece is worth a file
 PIECES_PER_MERGE: Final = 64  # bounds the files of a big run, and so the description's size
-LINK_ROWS_MIN: Final = 1 << 14  # rows: smaller pieces are copied, so that files don't stay small
 FILTER_ROWS_MIN: Final = 1 << 14  # rows: smaller pieces are searched without a filter
 ALWAYS: Final = -(2**63)  # low_us of a trace that drops nothing
 
