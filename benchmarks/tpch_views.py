@@ -211,8 +211,8 @@ def measured(
         for name in views:
             equal = counted(pipeline.rows(name)) == counted(answers[name][0])
             one["equal"] = one["equal"] and equal
-    for share, measured in times.items():
-        middle = [1000 * statistics.median(column) for column in zip(*measured, strict=True)]
+    for share, rounds in times.items():
+        middle = [1000 * statistics.median(column) for column in zip(*rounds, strict=True)]
         heads = ("change_ms", "change_cpu_ms", "duckdb_ms", "duckdb_cpu_ms")
         figures = {what: round(ms, 1) for what, ms in zip(heads, middle, strict=True)}
         one["changes"].append({"share": share, **figures, "ratio": round(middle[3] / middle[1], 2)})

@@ -177,6 +177,13 @@ GROUP BY
   bidder,
   numbered.n;
 
+-- q12
+SELECT
+  bidder,
+  COUNT(*) AS n
+FROM bid
+GROUP BY ALL;
+
 -- q13
 SELECT
   auction,

@@ -75,6 +75,11 @@ SELECT window_start, window_end, bidder, count(*) AS n
 FROM TABLE(SESSION(TABLE bid PARTITION BY bidder, DESCRIPTOR(rt), INTERVAL '10' SECOND))
 GROUP BY bidder, window_start, window_end;
 
+-- q12
+SELECT window_start, window_end, bidder, count(*) AS n
+FROM TABLE(TUMBLE(TABLE bid, DESCRIPTOR(pt), INTERVAL '10' SECOND))
+GROUP BY bidder, window_start, window_end;
+
 -- q13
 SELECT B.auction, B.bidder, B.price, B.`dateTime`, S.`value`
 FROM bid B

@@ -84,6 +84,11 @@ SELECT window_start, window_end, bidder, count(*) AS n
 FROM SESSION(bid, dateTime, INTERVAL 10 SECONDS)
 GROUP BY bidder, window_start, window_end;
 
+-- q12
+SELECT window_start, window_end, bidder, count(*) AS n
+FROM TUMBLE(bid, INTERVAL 10 SECONDS)
+GROUP BY bidder, window_start, window_end;
+
 -- q13
 SELECT b.auction, b.bidder, b.price, b.dateTime, side.value
 FROM bid AS b JOIN side ON b.auction % 10000 = side.key;

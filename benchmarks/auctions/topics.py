@@ -101,7 +101,9 @@ def unequal(
         query: whose answer it is, or the SQL that gives it.
         found: rows, or a file of JSON lines.
     """
-    truth = query if isinstance(query, str) else query.truth
+    truth, compared = query, "FROM found"
+    if not isinstance(query, str):
+        truth, compared = query.truth, query.compared
     connection.execute(f"CREATE OR REPLACE TEMP TABLE expected AS {truth}")
     if isinstance(found, Path):
         read = f"SELECT * FROM read_ndjson('{found}')"
@@ -113,16 +115,17 @@ def unequal(
     if empty:
         return "" if not expected_rows else f"{expected_rows} rows missing"
     connection.execute(f"CREATE OR REPLACE TEMP TABLE found AS {read}")
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE comparable AS {compared}")
     expected = dict(row[:2] for row in connection.execute("DESCRIBE expected").fetchall())
-    given = dict(row[:2] for row in connection.execute("DESCRIBE found").fetchall())
+    given = dict(row[:2] for row in connection.execute("DESCRIBE comparable").fetchall())
     if missing_columns := set(expected) - set(given):
         return f"expected the columns {', '.join(expected)}; {', '.join(missing_columns)} missing"
     sides = {}
-    for side, types in (("expected", expected), ("found", given)):
+    for side, types in (("expected", expected), ("comparable", given)):
         columns = [_comparable(name, expected[name], types[name]) for name in expected]
         sides[side] = f"SELECT {', '.join(columns)} FROM {side}"
-    missing = f"{sides['expected']} EXCEPT ALL {sides['found']}"
-    wrong = f"{sides['found']} EXCEPT ALL {sides['expected']}"
+    missing = f"{sides['expected']} EXCEPT ALL {sides['comparable']}"
+    wrong = f"{sides['comparable']} EXCEPT ALL {sides['expected']}"
     counts = [_one(connection, f"SELECT count(*) FROM ({part})") for part in (missing, wrong)]
     if counts == [0, 0]:
         return ""

@@ -3,7 +3,9 @@
 Runs in Flink's own environment. The queries (`auctions/flink.sql`) are those of nexmark/nexmark's
 `nexmark-flink`, with the settings that it recommends (mini-batches, split distinct aggregates). Rows go to
 Flink's blackhole, without checkpoints; with `--out` the query runs once more after that, and writes its
-changes to files, of which the rows that are left at the end are written as JSON lines.
+changes to files, of which the rows that are left at the end are written as JSON lines. A job that has read
+all of a topic ends without its open windows of the clock on the wall (q12): for its rows the topic is read
+without an end, until they count all events.
 """
 
 from __future__ import annotations
@@ -33,9 +35,10 @@ SOURCE = """
 CREATE TABLE {topic} ({columns}{time}) WITH (
   'connector' = 'kafka', 'topic' = '{topic}', 'properties.bootstrap.servers' = '{bootstrap}',
   'properties.group.id' = 'flink-nexmark', 'scan.startup.mode' = 'earliest-offset',
-  'scan.bounded.mode' = 'latest-offset', 'format' = 'json'
+  'scan.bounded.mode' = '{until}', 'format' = 'json'
 )"""
 TIME = """, rt AS TO_TIMESTAMP_LTZ(`dateTime`, 3), WATERMARK FOR rt AS rt - INTERVAL '4' SECOND"""
+CLOCK = ", pt AS PROCTIME()"
 ENDS = ", ends AS TO_TIMESTAMP_LTZ(expires, 3)"
 SETTINGS = {
     "table.exec.mini-batch.enabled": "true",
@@ -87,6 +90,39 @@ def write(tables: object, query: object, out: Path) -> None:
             file.write((text + "\n") * count)
 
 
+def source(topic: str, options: argparse.Namespace, until: str) -> str:
+    """The statement that creates a topic's table."""
+    time_columns = CLOCK if options.query == "q12" else TIME
+    if topic == "side":
+        time_columns = ""
+    elif topic == "auction":
+        time_columns = ENDS + time_columns
+    return SOURCE.format(
+        topic=topic,
+        columns=COLUMNS[topic],
+        time=time_columns,
+        bootstrap=options.bootstrap,
+        until=until,
+    )
+
+
+def write_windows(tables: object, options: argparse.Namespace, out: Path) -> None:
+    """The windows of the clock on the wall, once they have closed with all rows in them."""
+    tables.execute_sql("DROP TABLE bid")
+    tables.execute_sql(source("bid", options, "unbounded"))
+    counted = 0
+    with (
+        tables.sql_query(queries()["q12"]).execute().collect() as found,
+        out.open("w", encoding="utf-8") as file,
+    ):
+        for row in found:
+            bidder, n = row[2], row[3]
+            file.write(json.dumps({"bidder": bidder, "n": n}) + "\n")
+            counted += n
+            if counted >= options.rows:
+                return
+
+
 def main() -> int:
     options = arguments()
     if reason := problem("flink"):
@@ -101,14 +137,7 @@ def main() -> int:
     for name, value in SETTINGS.items():
         tables.get_config().set(name, value)
     for topic in READS.get(options.query, "bid").split():
-        columns, time_columns = COLUMNS[topic], "" if topic == "side" else TIME
-        if topic == "auction":
-            time_columns = ENDS + time_columns
-        tables.execute_sql(
-            SOURCE.format(
-                topic=topic, columns=columns, time=time_columns, bootstrap=options.bootstrap
-            )
-        )
+        tables.execute_sql(source(topic, options, "latest-offset"))
     query = tables.sql_query(queries()[options.query])
     sampler = Sampler(rest_port)
     sampler.start()
@@ -117,7 +146,9 @@ def main() -> int:
     seconds = time.monotonic() - started
     sampler.end()
     steady = sampler.steady_rows_per_s(options.rows)
-    if out:
+    if out and options.query == "q12":
+        write_windows(tables, options, out)
+    elif out:
         write(tables, query, out)
     found = {
         "side": "flink",

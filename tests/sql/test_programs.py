@@ -137,11 +137,18 @@ MISTAKES = {
     "CREATE STREAM s (x TIMESTAMP, WATERMARK FOR x); CREATE VIEW v AS "
     "SELECT x FROM TUMBLE(s, x, INTERVAL 1 MINUTE)": "GROUP BY",
     "CREATE STREAM s (x TIMESTAMP); CREATE VIEW v AS SELECT x FROM TUMBLE(s, x, INTERVAL 1 DAY)": (
-        "which WATERMARK FOR declares; found 'x'"
+        "which WATERMARK FOR declares, or none for the records' timestamps; found 'x'"
     ),
+    "CREATE STREAM s (x TIMESTAMP) WITH (time = 'processing'); CREATE VIEW v AS "
+    "SELECT x FROM TUMBLE(s, x, INTERVAL 1 DAY)": "happen when they are processed; found 'x'. Leave it out",
+    "CREATE STREAM s (x TIMESTAMP, WATERMARK FOR x); CREATE VIEW v AS "
+    "SELECT count(*) AS n FROM TUMBLE(s, INTERVAL 1 DAY)": "the event time of 's' in TUMBLE(…), 'x'",
+    "CREATE STREAM s (x TIMESTAMP); CREATE VIEW v AS SELECT count(*) AS n "
+    "FROM SLIDE(s, INTERVAL 1 DAY)": "expected a stream and its event time in SLIDE(…)",
+    "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT x FROM TUMBLE(s)": "expected a stream, its time",
     "CREATE STREAM s (x TIMESTAMP, WATERMARK FOR x); CREATE VIEW w AS SELECT x + INTERVAL 1 DAY AS x FROM s; "
     "CREATE VIEW v AS SELECT x FROM TUMBLE(w, x, INTERVAL 1 DAY)": "expected the event time of 'w'",
-    "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT x FROM TUMBLE(s, x)": "expected a stream, its time",
+    "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT x FROM TUMBLE(s, x)": "expected an interval",
     "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT unnest([x]) AS e FROM s": "UNNEST in FROM",
     (
         "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT x FROM s WHERE (x, x) NOT IN "

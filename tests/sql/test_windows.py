@@ -129,3 +129,44 @@ def test_what_is_refused(program: str, said: str) -> None:
     with pytest.raises(PenstockError, match="expected") as error:
         app.sql(program)
     assert said in str(error.value)
+
+
+def test_windows_of_a_time_that_is_no_column() -> None:
+    """The clock on the wall cuts rows as they are processed, records' timestamps as they were appended."""
+    app = SqlFlow("shop")
+    app.sql("""
+        CREATE STREAM clicks (k STRING) WITH (time = 'processing');
+        CREATE STREAM calls (k STRING);
+        CREATE VIEW called AS SELECT k AS who FROM clicks WHERE k <> 'x';
+        CREATE MATERIALIZED VIEW tumbled AS SELECT window_start, k, count(*) AS n
+          FROM TUMBLE(clicks, INTERVAL 10 SECONDS) GROUP BY window_start, k;
+        CREATE MATERIALIZED VIEW hopped AS SELECT window_start, count(*) AS n
+          FROM HOP(called, INTERVAL 5 SECONDS, INTERVAL 10 SECONDS) GROUP BY window_start;
+        CREATE MATERIALIZED VIEW visits AS SELECT window_start, window_end, count(*) AS n
+          FROM SESSION(clicks, INTERVAL 10 SECONDS) GROUP BY window_start, window_end;
+        CREATE MATERIALIZED VIEW appended AS SELECT window_start, count(*) AS n
+          FROM TUMBLE(calls, INTERVAL 10 SECONDS) GROUP BY window_start;
+    """)
+    run = ps.testing.run(app, now="2026-01-01T12:00:01Z")
+    for k in "axa":
+        run.send("clicks", k=k)
+        run.send("calls", k=k)
+    run.settle()
+    run.advance("6 seconds")
+    run.send("clicks", k="b")
+    run.settle()
+    run.advance("20 seconds")
+    run.send("clicks", k="b")
+
+    def rows(view: str) -> set[Any]:
+        return {tuple(row.values()) for row in run.view(view).rows()}
+
+    def at(second: int) -> datetime:
+        return START + timedelta(hours=12, seconds=second)
+
+    assert rows("tumbled") == {
+        (at(0), "a", 2), (at(0), "x", 1), (at(0), "b", 1), (at(20), "b", 1)
+    }  # fmt: skip
+    assert rows("hopped") == {(at(-5), 2), (at(0), 3), (at(5), 1), (at(20), 1), (at(25), 1)}
+    assert rows("visits") == {(at(1), at(17), 4), (at(27), at(37), 1)}
+    assert rows("appended") == {(at(0), 3)}

@@ -166,6 +166,7 @@ def _sliding(
     """The windows that end with a row: a group for each time at which a row of its keys is."""
     assert isinstance(window.window, RowWindow)
     assert isinstance(rows.collection, Stream)
+    assert window.time is not None, "SLIDE is of a stream whose time is a column"
     made = rows.collection.window(window.window).group_by(*keys).agg(**calls)
     time = quoted(window.time)
     bounds = {

@@ -27,13 +27,13 @@ class Windows:
 
     Attributes:
         window: what TUMBLE, HOP, SESSION and SLIDE make.
-        time: the relation's column of event time.
+        time: the relation's column of event time; None: it is no column.
         keep: how long closed windows are kept; None: without limit.
         late: what becomes of late rows.
     """
 
     window: Window | RowWindow
-    time: str
+    time: str | None
     keep: str | None = None
     late: Late = "drop"
 

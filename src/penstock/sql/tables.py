@@ -11,7 +11,7 @@ from penstock.flow import hopping, session, sliding, tumbling
 from penstock.flow.graph import timed
 from penstock.flow.rolling import RowWindow
 from penstock.ops import Window
-from penstock.sql.rules.intervals import event_time_column, is_read
+from penstock.sql.rules.intervals import by_the_clock, event_time_column, is_read
 from penstock.sql.scope import Environment, Named, Windows
 
 __all__ = ["with_rows", "with_windows"]
@@ -80,29 +80,26 @@ def _windowed(call: exp.Anonymous, env: Environment) -> Named:
         one for one in call.expressions if isinstance(one, exp.Kwarg | exp.PropertyEQ)
     ]
     arguments = [one for one in call.expressions if one not in options]
-    if len(arguments) != (4 if function == "HOP" else 3):
+    counted = 2 if function == "HOP" else 1
+    if len(arguments) not in (counted + 1, counted + 2):
         raise SchemaError(
             f"expected a stream, its time{', a step' if function == 'HOP' else ''} and a size, as in "
             f"{EXAMPLE}; found {call.sql(dialect='duckdb')!r}"
         )
-    stream, time, *sizes = arguments
+    stream, *times = arguments[:-counted]
     named = env.table(stream.name)
-    durations = [_duration(size) for size in sizes]
+    durations = [_duration(size) for size in arguments[-counted:]]
     if not timed(named.rows.node):
         raise SchemaError(
             f"expected a stream with an event time in {function}(…); found {stream.name!r}, which has none"
         )
-    if time.name.lower() not in named.columns:
-        raise SchemaError(
-            f"expected the event time of {stream.name!r}; found {time.name!r}, no column of it"
-        )
     columns = {**named.columns, "window_start": "window_start", "window_end": "window_end"}
-    column = named.columns[time.name.lower()]
+    column = _time(times[0], named, stream.name, function) if times else None
     known = event_time_column(named.rows.node)
-    if known != column and (known is not None or is_read(named.rows.node)):
-        told = "which WATERMARK FOR declares" if known is None else repr(known)
+    if column is None and known is not None:
         raise SchemaError(
-            f"expected the event time of {stream.name!r} in {function}(…), {told}; found {time.name!r}"
+            f"expected the event time of {stream.name!r} in {function}(…), {known!r}, behind the stream; "
+            "it is left out where a stream's time is no column"
         )
     if function == "SLIDE" and known is None:
         raise SchemaError(
@@ -110,6 +107,29 @@ def _windowed(call: exp.Anonymous, env: Environment) -> Named:
         )
     windows = Windows(_window(function, durations), column, **_options(options, function))
     return Named(named.rows, columns, windows)
+
+
+def _time(time: exp.Expr, named: Named, stream: str, function: str) -> str:
+    """The relation's column that a window function names as the time of its rows."""
+    if time.name.lower() not in named.columns:
+        raise SchemaError(
+            f"expected the event time of {stream!r}; found {time.name!r}, no column of it"
+        )
+    column, node = named.columns[time.name.lower()], named.rows.node
+    if by_the_clock(node):
+        raise SchemaError(
+            f"expected no column in {function}({stream}, …), whose rows happen when they are processed; "
+            f"found {time.name!r}. Leave it out"
+        )
+    known = event_time_column(node)
+    if known != column and (known is not None or is_read(node)):
+        told = repr(known)
+        if known is None:
+            told = "which WATERMARK FOR declares, or none for the records' timestamps"
+        raise SchemaError(
+            f"expected the event time of {stream!r} in {function}(…), {told}; found {time.name!r}"
+        )
+    return column
 
 
 def _options(given: list[exp.Expr], function: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from penstock.ops.rows import Select, Where
 from penstock.sql.relation import quoted
 from penstock.sql.scope import Scope
 
-__all__ = ["Apart", "after_event_time", "apart", "event_time_column", "is_read"]
+__all__ = ["Apart", "after_event_time", "apart", "by_the_clock", "event_time_column", "is_read"]
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,13 @@ def is_read(node: Node) -> bool:
             return is_read(parent)
         case _:
             return False
+
+
+def by_the_clock(node: Node) -> bool:
+    """Whether rows happen when they are processed."""
+    if isinstance(node, Source):
+        return node.time.processing
+    return any(by_the_clock(above) for above in node.inputs)
 
 
 def after_event_time(tree: exp.Expr, scope: Scope) -> int | None:
