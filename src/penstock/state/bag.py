@@ -84,7 +84,17 @@ class Bag:
         weights: Vector | None,
         stretches: Vector | None,
     ) -> pa.RecordBatch:
-        """Rows as a delta of the trace: sorted, each once.
+        """Rows as a delta of the trace: sorted, each once. See `spread`."""
+        return self.layout.group(self.spread(rows, hashes_, weights, stretches), whole=False)
+
+    def spread(
+        self,
+        rows: pa.RecordBatch,
+        hashes_: Vector,
+        weights: Vector | None,
+        stretches: Vector | None,
+    ) -> pa.RecordBatch:
+        """Rows in the layout's columns, yet to be sorted.
 
         Args:
             rows: with the schema's columns; others are left out.
@@ -110,10 +120,9 @@ class Bag:
                 places = np.maximum(places, FIRST + 1)
             columns[ORDER] = from_int64(places)
         columns[COUNT] = from_int64(zeros + 1 if weights is None else weights)
-        made = pa.RecordBatch.from_arrays(
+        return pa.RecordBatch.from_arrays(
             [columns[name] for name in self.layout.schema.names], schema=self.layout.schema
         )
-        return self.layout.group(made, whole=False)
 
     def wanted(
         self, keys: pa.RecordBatch, hashes_: Vector, stretches: Vector | None

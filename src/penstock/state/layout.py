@@ -34,6 +34,8 @@ from penstock.state.sketches import merged
 WINDOW: Final = "$window"  # int64, microseconds: where the window or pane begins
 HASH: Final = "$hash"  # int64: of the keys
 ERROR_SUFFIX: Final = "~"  # the rounding error of the column before it
+TAKEN_ROWS_MIN: Final = 4_096
+"""Rows of which a part is taken to be compared; taking it from fewer costs more than comparing all."""
 BY_SUFFIX: Final = "^"  # what the column before it is chosen by
 
 
@@ -273,16 +275,17 @@ def taken(rows: pa.RecordBatch, at: Vector) -> pa.RecordBatch:
 def alike(rows: pa.RecordBatch, names: Sequence[str], ids: Vector, first: Vector) -> bool:
     """Whether all rows of each group agree in some columns.
 
-    A group of one row does so by itself: only the others are looked at.
+    A group's first row does so by itself. Of many rows, where few are others, only these are looked at: they
+    are taken, and the first ones of their groups, and compared in one call.
     """
     if len(first) == len(rows):
         return True
-    several = np.flatnonzero(np.bincount(ids, minlength=len(first))[ids] > 1)
     columns = rows.select(names)
-    if 2 * len(several) < len(rows):
-        columns = taken(columns, several)
-        _, first, ids = np.unique(ids[several], return_index=True, return_inverse=True)
-        ids = ids.astype(np.int32)
+    if len(rows) >= TAKEN_ROWS_MIN and 4 * (len(rows) - len(first)) <= len(rows):
+        its_first = first[ids]
+        others = np.flatnonzero(its_first != np.arange(len(rows)))
+        if taken(columns, others).equals(taken(columns, its_first[others])):
+            return True  # else they differ, or have a NaN, which isn't equal there
     return all(same(ids, first, column) for column in columns.columns)
 
 

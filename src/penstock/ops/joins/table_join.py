@@ -199,18 +199,18 @@ class TableJoin(Timeless):
         new, old = deltas
         found = []
         if len(new):
-            partners = self._bags[RIGHT].sum([self._of_keys(before, RIGHT, new, LEFT), old])
+            partners = self._bags[RIGHT].sum([*self._of_keys(before, RIGHT, new, LEFT), old])
             found.append((new, partners))
-        if len(old):
-            found.append((self._of_keys(before, LEFT, old, RIGHT), old))
-        parts = []
+        if len(old) and (parts := self._of_keys(before, LEFT, old, RIGHT)):
+            found.append((concat(parts), old))  # pairs add up, however often a row is there
+        joined = []
         for mine, other in found:
             i, j = matches(mine, other, self.on)
             weights = weights_of(mine)[i] * weights_of(other)[j]
             left, right = mine.select(self.left.names), other.select(self._other_names)
             columns = [*taken(left, i).columns, *(taken(right, j).columns if self._others else ())]
-            parts.append(self._joined(columns, weights))
-        return parts
+            joined.append(self._joined(columns, weights))
+        return joined
 
     def _alone(
         self,
@@ -273,9 +273,9 @@ class TableJoin(Timeless):
 
     def _of_keys(
         self, before: Mapping[str, Trace], side: int, rows: pa.RecordBatch, of: int
-    ) -> pa.RecordBatch:
-        """The rows that one side had of the keys of some rows of a side."""
-        return self._bags[side].find(before[SIDES[side]], self._keys_of([(rows, of)], side))
+    ) -> list[pa.RecordBatch]:
+        """The rows that one side had of the keys of some rows of a side: each once in a part, in no order."""
+        return before[SIDES[side]].lookup(self._keys_of([(rows, of)], side))[1]
 
     def _keys_of(self, parts: Sequence[tuple[pa.RecordBatch, int]], side: int) -> pa.RecordBatch:
         """The keys of rows of either side under the names of one: sorted, each once."""

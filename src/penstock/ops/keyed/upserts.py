@@ -23,9 +23,9 @@ from penstock.ops.bases import Timeless, changes_of
 from penstock.ops.kept import Kept
 from penstock.ops.operator import Context, Prepared, Step
 from penstock.ops.routed import Routed, routed, routed_schema
-from penstock.state.bag import COUNT, Bag, weights_of
+from penstock.state.bag import COUNT, Bag, negated
 from penstock.state.files import StateFiles
-from penstock.state.layout import Layout, concat, taken
+from penstock.state.layout import Layout, taken
 from penstock.state.trace import Trace
 
 __all__ = ["Upserts", "UpsertsState"]
@@ -134,17 +134,17 @@ class Upserts(Timeless):
         )
 
     def _delta(self, trace: Trace, parcel: Routed) -> pa.RecordBatch:
-        """What the last change of each key makes of the rows of before."""
+        """What the last change of each key makes of the rows of before.
+
+        Rows are sorted once, all together: most of the work is in copying them.
+        """
         batch, hashes = parcel.batch, parcel.hashes
         newest, wanted = self._last(batch, hashes)
-        old = self._bag.find(trace, wanted)
+        _, old = trace.lookup(wanted)
         gone = raw(batch.column(DELETED))[newest].astype(np.bool_)
         come = newest[~gone]
-        new = self._bag.delta(batch.take(from_int64(come)), hashes[come], None, None)
-        negated = old.set_column(
-            old.schema.get_field_index(COUNT), COUNT, from_int64(-weights_of(old))
-        )
-        return self._bag.layout.group(concat([negated, new]), whole=False)
+        new = self._bag.spread(taken(batch, come), hashes[come], None, None)
+        return self._bag.sum([*map(negated, old), new])
 
     def _last(self, batch: pa.RecordBatch, hashes: Vector) -> tuple[Vector, pa.RecordBatch]:
         """The position of each key's last row, and the keys: sorted, each once."""
