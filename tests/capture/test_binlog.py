@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from penstock.capture._envelope import Record
 from penstock.capture._mysql._binlog import (
     Kind,
+    Places,
     TableMap,
     place,
     refuse,
@@ -148,6 +149,7 @@ def binlog_server(dumped: list[Any] | None = None) -> Any:
         variables=dict,
         without_transactions=set,
         dump=lambda *told: asked.append(told),
+        gtids_at=lambda *_: "",
     )
 
 
@@ -158,7 +160,7 @@ def test_a_file_that_was_begun_anew_is_another_log() -> None:
     encoder: Any = None
     born = bytes(40)
     for time_s in (50, 51):
-        stream = Stream(binlog_server(), "bin", encoder, "precise", output)
+        stream = Stream(binlog_server(), Places("bin"), encoder, "precise", output)
         if time_s == 50:
             stream._take((time_s, Kind.FORMAT, 1, 100, 0, 0), born)
         else:
@@ -173,7 +175,7 @@ def test_a_server_that_was_ended_goes_on_in_another_file() -> None:
     ends: list[int] = []
     output.reached, output.committed = ends.append, lambda end, *_: bool(ends.append(end))
     encoder: Any = None
-    stream = Stream(binlog_server(), "bin", encoder, "precise", output)
+    stream = Stream(binlog_server(), Places("bin"), encoder, "precise", output)
     gtid, end = (Kind.GTID_MARIADB, struct.pack("<QIB", 1, 0, 0)), (Kind.XID, b"")
     first, second = (struct.pack("<Q", n) for n in (400, 4))
     born = bytes(40)
@@ -227,7 +229,7 @@ def test_an_xa_transaction_s_end_is_an_end() -> None:
     server: Any = binlog_server()
     output: Any = _Output()
     encoder: Any = None
-    stream = Stream(server, "bin", encoder, "precise", output)
+    stream = Stream(server, Places("bin"), encoder, "precise", output)
     gtid = Kind.GTID_MARIADB, struct.pack("<QIB", 1, 0, 0)
     places = itertools.count(50, 10)
     prepared = [gtid, query(b"XA START 'x'"), query(b"XA END 'x'"), (Kind.XA_PREPARE, b"")]
@@ -246,7 +248,7 @@ def test_a_place_behind_four_gigabytes_is_reached_from_the_file_s_beginning() ->
     output: Any = _Output()
     output.position = place("bin.000002", (1 << 32) + 100)
     encoder: Any = None
-    stream = Stream(server, "bin", encoder, "precise", output)
+    stream = Stream(server, Places("bin"), encoder, "precise", output)
     assert dumped == [(7, "bin.000002", 4)]
     gtid, end = (Kind.GTID_MARIADB, struct.pack("<QIB", 1, 0, 0)), (Kind.XID, b"")
     # The second group ends where the capture was, the third one behind it.

@@ -98,7 +98,7 @@ def test_a_position_is_waited_for(any_source) -> None:
     source.run("t")
     topic, kind = source.topic("t"), source.capture("t")._kind
     source.execute("INSERT INTO t VALUES (1)")
-    position = kind.position(source.end())
+    position = kind.position(source.end(), {})
     with pytest.raises(LimitError, match="penstock capture status"):
         token(source.name, position, log=source.log, timeout=0)
     source.run("t")

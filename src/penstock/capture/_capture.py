@@ -24,6 +24,7 @@ from penstock.capture._avro import Registered
 from penstock.capture._database import (
     Database,
     Kind,
+    Moves,
     Settings,
     Stream,
     TableName,
@@ -403,6 +404,9 @@ class _Session:
         system = database.check()
         found = database.tables(settings.patterns)
         topics = {t: topic for t in found if (topic := self._topic_of(t))}
+        former = state.tables if state is not None else {}
+        if state is not None and state.system != system and isinstance(database, Moves):
+            state = database.moved(state, system)
         if state is not None and state.system != system:
             raise SetupError(
                 f"expected the database that {settings.name!r} has captured so far ({state.server}); "
@@ -447,7 +451,7 @@ class _Session:
             *(self._log.versions(), schemas_topic(name), changes, source),
             settings.on_schema_change,
         )
-        former, state = state.tables, replace(state, tables=kept)
+        state = replace(state, tables=kept)
         registry = settings.options.get("registry")
         by_schemas = None
         if registry is not None and settings.schemas is not None:

@@ -31,6 +31,7 @@ __all__ = [
     "Condition",
     "Database",
     "Kind",
+    "Moves",
     "Settings",
     "Snapshot",
     "Stream",
@@ -163,6 +164,19 @@ class Stream(Protocol):
 
 
 @runtime_checkable
+class Moves(Protocol):
+    """A database that may be at another server than it was."""
+
+    def moved(self, state: State, system: str) -> State:
+        """Where a capture goes on at this server: its positions are this one's, and behind those before.
+        Tables that have to be read again aren't in it.
+
+        Raises:
+            SetupError: the server can't continue where the one before stopped.
+        """
+
+
+@runtime_checkable
 class TakesRequests(Protocol):
     """A stream that takes snapshots while changes flow."""
 
@@ -268,8 +282,8 @@ class Kind:
         options: of `Capture` that it has: `slot`.
         open: a database's side of a capture.
         patterns: what names of tables are patterns of; the address says which schema is meant.
-        position: a position as the database writes it.
-        number: such a text as a position; ValueError where it is none.
+        position: a position as the database writes it; with `State.details`.
+        number: such a text as a position; ValueError where it is none. Likewise.
         passes: whether an error may be over later.
         refuses: what to do about an error that only a person can correct; empty for other errors.
         look: how the database is; its address is the first argument.
@@ -283,8 +297,8 @@ class Kind:
     options: frozenset[str]
     open: Callable[[Settings], Database]
     patterns: Callable[[str, Iterable[str]], tuple[str, ...]]
-    position: Callable[[int], str]
-    number: Callable[[str], int]
+    position: Callable[[int, Mapping[str, Any]], str]
+    number: Callable[[str, Mapping[str, Any]], int]
     passes: Callable[[Exception], bool]
     refuses: Callable[[Exception], str]
     look: Callable[[str, State], Condition]

@@ -97,7 +97,7 @@ def status(name: str, log: str, *, url: str | None = None, **settings: Any) -> S
     kind = kind_named(found.kind)
     tables = {table: one.topic for table, one in found.tables.items()}
     identity = (name, found.server)
-    position = kind.position(found.position)
+    position = kind.position(found.position, found.details)
     try:
         now = kind.look(url or found.server, found)
     except Exception as error:
@@ -315,9 +315,7 @@ def token(
                 is_asked = True
                 _ask(name, wanted, log, **settings)
             if time.monotonic() > deadline or gone():
-                found = (
-                    "none yet" if state is None else kind_named(state.kind).position(state.position)
-                )
+                found = "none yet" if state is None else _position(state)
                 raise LimitError(
                     f"expected the capture {name!r} to have got to {position} within {timeout:g} s; found "
                     f"it at {found}. See how it is: penstock capture status"
@@ -339,14 +337,17 @@ def token(
     )
 
 
+def _position(state: State) -> str:
+    return kind_named(state.kind).position(state.position, state.details)
+
+
 def _number(state: State, position: str) -> int:
     kind = kind_named(state.kind)
     try:
-        return kind.number(position)
+        return kind.number(position, state.details)
     except (ValueError, CorruptError):
         raise UserError(
-            f"expected a position of {kind.name}, such as {kind.position(state.position)}; found "
-            f"{position!r}"
+            f"expected a position of {kind.name}, such as {_position(state)}; found {position!r}"
         ) from None
 
 

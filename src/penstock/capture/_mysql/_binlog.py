@@ -7,8 +7,9 @@ Protocol". What differs is MariaDB's own GTID event.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from penstock.errors import CorruptError, SetupError
 
@@ -19,10 +20,9 @@ __all__ = [
     "ROWS",
     "UPDATES",
     "Kind",
+    "Places",
     "TableMap",
     "place",
-    "place_of",
-    "place_text",
     "rows_begin",
     "table_map",
 ]
@@ -60,23 +60,49 @@ def place(file: str, position: int) -> int:
     return int(number) << _POSITION_BITS | position
 
 
-def place_text(number: int) -> str:
-    """Such a number as text.
+@dataclass(frozen=True)
+class Places:
+    """Places in the binary log as positions of a capture. They grow also where it goes on at another server,
+    whose files may have smaller numbers.
 
-    >>> place_text(place("mysql-bin.000003", 1234))
-    '000003:1234'
+    Attributes:
+        base: the name of the files, without their number.
+        shift: how many more a file's number is in positions.
     """
-    return f"{number >> _POSITION_BITS:06d}:{number & ((1 << _POSITION_BITS) - 1)}"
 
+    base: str = ""
+    shift: int = 0
 
-def place_of(text: str) -> int:
-    """A number from such a text; what precedes the file's number doesn't count.
+    @staticmethod
+    def of(details: Mapping[str, Any]) -> Places:
+        """Those of a state."""
+        return Places(details.get("log", ""), details.get("shift", 0))
 
-    >>> place_of("mysql-bin.000003:1234") == place_of("000003:1234") == place("mysql-bin.000003", 1234)
-    True
-    """
-    file, _, position = text.rpartition(":")
-    return place(f".{file.rpartition('.')[2]}", int(position))
+    def number(self, file: str, position: int) -> int:
+        """A place as a position."""
+        return place(file, position) + (self.shift << _POSITION_BITS)
+
+    def file(self, number: int) -> str:
+        """The name of a position's file."""
+        return f"{self.base}.{(number >> _POSITION_BITS) - self.shift:06d}"
+
+    def text(self, number: int) -> str:
+        """A position as text.
+
+        >>> Places(shift=2).text(place("mysql-bin.000003", 1234))
+        '000001:1234'
+        """
+        return f"{self.file(number).rpartition('.')[2]}:{number & ((1 << _POSITION_BITS) - 1)}"
+
+    def read(self, text: str) -> int:
+        """A position from such a text; what precedes the file's number doesn't count.
+
+        >>> one = Places(shift=2)
+        >>> one.read("mysql-bin.000003:1234") == one.read("000003:1234") == place("mysql-bin.000005", 1234)
+        True
+        """
+        file, _, position = text.rpartition(":")
+        return self.number(f".{file.rpartition('.')[2]}", int(position))
 
 
 @dataclass(frozen=True)

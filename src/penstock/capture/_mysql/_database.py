@@ -5,19 +5,20 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 from penstock.capture._database import Settings, TableName
 from penstock.capture._envelope import Record
-from penstock.capture._mysql._binlog import place, place_text
+from penstock.capture._mysql._binlog import Places
 from penstock.capture._mysql._columns import shape_of
 from penstock.capture._mysql._encoder import Encoder
+from penstock.capture._mysql._gtid import Gtids
 from penstock.capture._mysql._server import (
     Server,
     ask,
     base_of,
-    file_of,
     new_replica,
     replica_details,
 )
@@ -38,7 +39,8 @@ class MysqlDatabase:
     def __init__(self, settings: Settings) -> None:
         self._settings, self._server = settings, Server(settings.url)
         self.name, self.topics = self._server.name, ()
-        self._base = ""
+        self._places = Places()
+        self._is_first = True
         self.source = ("mariadb" if self._server.is_mariadb else "mysql", self._server.database)
 
     def close(self) -> None:
@@ -65,32 +67,55 @@ class MysqlDatabase:
     ) -> dict[str, Any]:
         """Looks whether the binary log still has what is needed."""
         file, _ = self._server.position()
-        self._base = base_of(file)
+        shift = 0 if state is None else state.details.get("shift", 0)
+        places = self._places = Places(base_of(file), shift)
+        self._is_first = state is None or not state.tables
         if state is not None and state.position:
-            needed, files = file_of(self._base, state.position), self._server.files()
-            if needed not in files or place(needed, files[needed]) < state.position:
+            needed, files = places.file(state.position), self._server.files()
+            if needed not in files or places.number(needed, files[needed]) < state.position:
                 raise SetupError(
-                    f"expected the binary log of {self.name} at {place_text(state.position)}; found "
+                    f"expected the binary log of {self.name} at {places.text(state.position)}; found "
                     f"{', '.join(files) or 'none'}. Changes between were lost. Start again with a new "
                     f"snapshot: penstock capture drop {self._settings.name}. To keep more of the log: "
                     "binlog_expire_logs_seconds"
                 )
         known = {} if state is None else replica_details(state.details)
-        return {"log": self._base, "name": self._settings.name, **(known or new_replica())}
+        where = {"log": places.base, "shift": places.shift}
+        return {**where, "name": self._settings.name, **(known or new_replica())}
+
+    def moved(self, state: State, system: str) -> State:
+        """Where a capture goes on at this server, which has another one's groups: by their GTIDs.
+
+        The server says whether it has them when the stream is asked for.
+        """
+        (_, database), (_, wanted) = system.rsplit("/", 1), state.system.rsplit("/", 1)
+        gtids = Gtids(state.details.get("gtids", ""), is_mariadb=self._server.is_mariadb)
+        if database != wanted or not gtids.text:
+            return state
+        files = self._server.files()
+        first = Places().number(next(iter(files)), 0)
+        after = Places(shift=1).number(Places().file(state.position), 0)
+        shift = max(after - first, 0) >> 40
+        position = first + (shift << 40)
+        # A snapshot that the stream hadn't got to was at a place that says nothing here.
+        tables = {name: one for name, one in state.tables.items() if one.since <= state.position}
+        details = {**state.details, "shift": shift}
+        return replace(state, system=system, position=position, details=details, tables=tables)
 
     def snapshot(self) -> _Snapshot:
         """The rows as they are."""
-        return _Snapshot(self._server, self._settings, self._encoder())
+        arguments = (self._server, self._settings, self._encoder(), self._places)
+        return _Snapshot(*arguments, is_first=self._is_first)
 
     def end(self) -> int:
         """The end of the binary log."""
-        return place(*self._server.position())
+        return self._places.number(*self._server.position())
 
     def stream(self, output: Output) -> Stream:
         """What committed at the output's position and behind it."""
         settings = self._settings
         encoder = self._encoder()
-        return Stream(self._server, self._base, encoder, settings.values, output)
+        return Stream(self._server, self._places, encoder, settings.values, output)
 
     def _encoder(self) -> Encoder:
         return Encoder(self._settings, "mariadb" if self._server.is_mariadb else "mysql")
@@ -102,8 +127,17 @@ class _Snapshot:
     MariaDB reports that place itself. With MySQL, tables are locked while both are read.
     """
 
-    def __init__(self, server: Server, settings: Settings, encoder: Encoder) -> None:
+    def __init__(
+        self,
+        server: Server,
+        settings: Settings,
+        encoder: Encoder,
+        places: Places,
+        *,
+        is_first: bool,
+    ) -> None:
         self._server, self._values, self._encoder = server, settings.values, encoder
+        self._places, self._is_first = places, is_first
 
     def __enter__(self) -> Self:
         sql = self._sql = self._server.connect()
@@ -118,13 +152,18 @@ class _Snapshot:
                 }
                 self._file = status["binlog_snapshot_file"]
                 self._at = int(status["binlog_snapshot_position"])
+                gtids = self._server.gtids_at(self._file, self._at)
             else:
                 ask(sql, "FLUSH TABLES WITH READ LOCK")
                 ask(sql, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
-                self._file, self._at = self._server.position(sql)
+                status = self._server.status(sql)
+                self._file, self._at = status["File"], int(status["Position"])
+                gtids = "".join(str(status.get("Executed_Gtid_Set") or "").split())
                 ask(sql, "UNLOCK TABLES")
             undo.pop_all()
-        self.position = place(self._file, self._at)
+        #: What the stream that begins here continues; one that goes on has what it continues.
+        self.details = {"gtids": gtids} if self._is_first else {}
+        self.position = self._places.number(self._file, self._at)
         self._time_s = int(time.time())
         return self
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from penstock.capture._database import Condition, Kind
-from penstock.capture._mysql._binlog import place_of, place_text
+from penstock.capture._mysql._binlog import Places
 from penstock.capture._mysql._columns import column_type
 from penstock.capture._mysql._database import MysqlDatabase
-from penstock.capture._mysql._server import DENIED, Server, file_of, lag_bytes, replica_of
+from penstock.capture._mysql._server import DENIED, Server, lag_bytes, replica_of
 from penstock.capture._progress import State
 from penstock.core.databases import described, mysql_parameters
 from penstock.core.schema import Schema
@@ -84,8 +84,9 @@ def _look(url: str, state: State) -> Condition:
         is_dumping = server.is_dumping(replica_of(state.details))
     finally:
         server.close()
-    is_kept = file_of(state.details["log"], state.position) in files
-    lag = lag_bytes(files, state.position)
+    places = Places.of(state.details)
+    is_kept = places.file(state.position) in files
+    lag = lag_bytes(files, places, state.position)
     slot = "reserved" if is_kept else "lost"
     if is_dumping is None:
         return Condition("unknown", lag, slot)
@@ -131,8 +132,8 @@ MYSQL: Final = Kind(
     options=frozenset({"registry"}),
     open=MysqlDatabase,
     patterns=_patterns,
-    position=place_text,
-    number=place_of,
+    position=lambda number, details: Places.of(details).text(number),
+    number=lambda text, details: Places.of(details).read(text),
     passes=_passes,
     refuses=_refuses,
     setup=_setup,

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from penstock.capture._database import TableName
-from penstock.capture._mysql._binlog import place
+from penstock.capture._mysql._binlog import Places
 from penstock.capture._mysql._columns import Definition, from_catalog
+from penstock.capture._mysql._gtid import Gtids
 from penstock.core.databases import described, mysql_parameters, pymysql_module, tls_error
 from penstock.errors import SetupError, UserError
 
@@ -22,7 +23,10 @@ HEARTBEAT_S: Final = 5
 """How often the server says that it is there, while nothing happens."""
 SILENCE_S: Final = 60.0
 """After how long without a word the connection is given up."""
-_REGISTER, _DUMP = 0x15, 0x12
+_REGISTER, _DUMP, _DUMP_GTID = 0x15, 0x12, 0x1E
+_BY_GTID: Final = 4
+_FIRST: Final = 4
+"""The place of a file's first event."""
 _SYSTEM: Final = ("mysql", "information_schema", "performance_schema", "sys")
 DENIED: Final = {1044, 1045, 1049, 1142, 1143, 1227, 1370}
 """Errors that need a change by a person: of privileges, or of what exists."""
@@ -142,10 +146,19 @@ class Server:
         Raises:
             SetupError: the user may not ask.
         """
+        found = self.status(sql)
+        return found["File"], int(found["Position"])
+
+    def status(self, sql: Any = None) -> dict[str, Any]:
+        """What the server says about the end of the binary log.
+
+        Raises:
+            SetupError: the user may not ask.
+        """
         new = not self.is_mariadb and self._version >= (8, 2)
         command = "SHOW BINARY LOG STATUS" if new else "SHOW MASTER STATUS"
         [found] = self._privileged(command, sql)
-        return found["File"], int(found["Position"])
+        return found
 
     @property
     def _version(self) -> tuple[int, ...]:
@@ -236,13 +249,19 @@ class Server:
         )
         return frozenset((one["s"], one["t"]) for one in rows)
 
-    def dump(self, number: int, file: str, position: int) -> Any:
+    def gtids_at(self, file: str, position: int) -> str:
+        """The GTIDs of what MariaDB's binary log has before a place; empty where there are none."""
+        [found] = self.ask(f"SELECT BINLOG_GTID_POS(%s, {position:d}) AS g", file)
+        return str(found["g"] or "")
+
+    def dump(self, number: int, file: str, position: int, gtids: Gtids | None = None) -> Any:
         """A connection that the binary log comes from; its socket.
 
         Args:
             number: which replica this is.
             file: where to begin.
             position: likewise.
+            gtids: behind which to begin, instead; in the order of the log, whatever its files are.
         """
         one = self._dump = self.connect()
         ask(one, f"SET @master_heartbeat_period = {HEARTBEAT_S * 1_000_000_000}")
@@ -253,6 +272,15 @@ class Server:
         register = struct.pack("<I", number) + b"\x08penstock" + bytes(2 + 2 + 4 + 4)
         one._execute_command(_REGISTER, register)  # noqa: SLF001 - PyMySQL has no other way
         one._read_packet()  # noqa: SLF001
+        if gtids is not None and not self.is_mariadb:
+            packed = gtids.packed()
+            command = struct.pack("<HIIQI", _BY_GTID, number, 0, _FIRST, len(packed)) + packed
+            one._execute_command(_DUMP_GTID, command)  # noqa: SLF001
+            return one._sock  # noqa: SLF001
+        if gtids is not None:
+            ask(one, "SET @slave_connect_state = %s", gtids.text)
+            ask(one, "SET @slave_gtid_strict_mode = 1")  # a group that isn't in the log is an error
+            file, position = "", _FIRST
         command = struct.pack("<IHI", position, 0, number) + file.encode()
         one._execute_command(_DUMP, command)  # noqa: SLF001
         return one._sock  # noqa: SLF001
@@ -303,17 +331,12 @@ def base_of(file: str) -> str:
     return file.rpartition(".")[0]
 
 
-def file_of(base: str, number: int) -> str:
-    """The name of one of them."""
-    return f"{base}.{number >> 40:06d}"
-
-
-def lag_bytes(files: Mapping[str, int], position: int) -> int:
+def lag_bytes(files: Mapping[str, int], places: Places, position: int) -> int:
     """The bytes of the binary log behind a position."""
 
     def sizes() -> Iterator[int]:
         for file, size in files.items():
-            begin, end = place(file, 0), place(file, size)
+            begin, end = places.number(file, 0), places.number(file, size)
             if end > position:
                 yield end - max(begin, position)
 

@@ -23,9 +23,8 @@ from penstock.capture._mysql._binlog import (
     ROWS,
     UPDATES,
     Kind,
+    Places,
     TableMap,
-    place,
-    place_text,
     refuse,
     rows_begin,
     table_map,
@@ -33,6 +32,7 @@ from penstock.capture._mysql._binlog import (
 from penstock.capture._mysql._columns import Definition, definition_of, shape_of
 from penstock.capture._mysql._encoder import Encoder
 from penstock.capture._mysql._group import Group
+from penstock.capture._mysql._gtid import Gtids
 from penstock.capture._mysql._rows import Decoder, decoder
 from penstock.capture._mysql._server import DENIED, SILENCE_S, Server, replica_of
 from penstock.capture._output import Output
@@ -97,14 +97,14 @@ class Stream:
 
     Args:
         server: whose.
-        base: the name of the binary log's files, without their number.
+        places: in the binary log.
         encoder: makes records.
         values: how they are written.
         output: where to.
     """
 
     def __init__(
-        self, server: Server, base: str, encoder: Encoder, values: Values, output: Output
+        self, server: Server, places: Places, encoder: Encoder, values: Values, output: Output
     ) -> None:
         self._server, self._encoder, self._values, self._output = server, encoder, values, output
         self._charsets, self._is_mariadb = server.charsets(), server.is_mariadb
@@ -112,9 +112,11 @@ class Stream:
         self._tables: dict[int, _Table | None] = {}
         self._made: dict[bytes, _Table | None] = {}
         self._checksum_bytes = 4 if server.variables().get("binlog_checksum") == "CRC32" else 0
-        number = output.position >> 40
-        self._file, self._end = f"{base}.{number:06d}", output.position & (1 << 40) - 1
+        self._places = places
+        self._file, self._end = places.file(output.position), output.position & (1 << 40) - 1
         self._from = output.position  # what begins before was captured
+        self._gtids = Gtids(self._captured(), is_mariadb=self._is_mariadb)
+        self._is_by_gtid = self._begins_by_gtid()
         if self._end >= DUMP_END:
             self._end = _FIRST
         self._begin: int | None = None  # where the open group begins
@@ -124,7 +126,24 @@ class Stream:
         self._heard_at = time.monotonic()
         self._group = Group(output.add, server.without_transactions)
         self._born = 0  # when the file was begun
-        self._socket = server.dump(replica_of(output.state.details), self._file, self._end)
+        after = (self._gtids,) if self._is_by_gtid else ()
+        self._socket = server.dump(replica_of(output.state.details), self._file, self._end, *after)
+
+    def _captured(self) -> str:
+        """The GTIDs of what was captured; that a state doesn't have from former releases, MariaDB says."""
+        stored: str | None = self._output.state.details.get("gtids")
+        if stored is None and self._is_mariadb and self._end >= _FIRST:
+            return self._server.gtids_at(self._file, self._end)
+        return stored or ""
+
+    def _begins_by_gtid(self) -> bool:
+        """Whether the server is told the GTIDs, and not a place.
+
+        MySQL is told the place while there is one, as it sends its own transactions' GTIDs alone. Behind
+        `DUMP_END` places can't be told apart without those before.
+        """
+        is_moved = self._end < _FIRST
+        return bool(self._gtids.text) and (is_moved or (self._is_mariadb and self._end < DUMP_END))
 
     def confirm(self) -> None:
         """Nothing: the server keeps its binary log as long as its settings say."""
@@ -188,7 +207,7 @@ class Stream:
         code, text = struct.unpack_from("<H", packet, 1)[0], packet[9:].decode("utf-8", "replace")
         if packet[0] == 0xFF and code == _PURGED:
             raise SetupError(
-                f"expected the binary log of {self._server.name} at {place_text(self._output.position)}; "
+                f"expected the binary log of {self._server.name} at {self._stored_at}; "
                 f"found: {text}. Changes between were lost. Start again with a new snapshot: penstock "
                 "capture drop NAME. To keep more of the log: binlog_expire_logs_seconds"
             )
@@ -205,18 +224,19 @@ class Stream:
         time_s, kind, server, size, end, _ = header
         begin = self._end
         if kind == Kind.ROTATE:
-            if end or self._born:  # the first one is made up for us, and says where we begin
+            # The first one is made up for us: it says where we begin, which we know but for GTIDs.
+            if end or self._born or self._is_by_gtid:
                 self._rotate(data, is_made_up=not end)
             return False
         if kind == Kind.FORMAT:
             self._check_born(time_s)
             self._checksum_bytes = 4 if data[-5 + self._checksum_bytes :][:1] == b"\x01" else 0
+            self._pass(end)
             return False
         if kind == Kind.HEARTBEAT:
             return False
         if end:
-            end |= begin >> 32 << 32  # files may be longer than the numbers in them
-            self._end = end if end >= begin else end + (1 << 32)
+            self._pass(end)
             begin = self._end - size
         if kind in ROWS:
             self._rows(kind, data, (time_s, server, begin))
@@ -234,7 +254,19 @@ class Stream:
             self._open(begin, gtid)
         elif kind in Kind.COMPRESSED or kind in {Kind.PARTIAL, Kind.PAYLOAD}:
             refuse(kind)
+        elif self._begin is None:
+            self._output.reached(self._place(self._end))
         return True
+
+    def _pass(self, end: int) -> None:
+        """An event ends at a place."""
+        if end:
+            end |= self._end >> 32 << 32  # files may be longer than the numbers in them
+            self._end = end if end >= self._end else end + (1 << 32)
+
+    @property
+    def _stored_at(self) -> str:
+        return self._places.text(self._output.position)
 
     def _check_born(self, time_s: int) -> None:
         """A file begins, or continues, that was begun at a time: another one under its name is another log.
@@ -244,10 +276,10 @@ class Stream:
         """
         self._born = time_s
         known = self._output.state.details.get("born")
-        number = place(self._file, 0) >> 40
+        number = self._place(0) >> 40
         if known is not None and known[0] == number and known[1] != time_s:
             raise SetupError(
-                f"expected the binary log of {self._server.name} at {place_text(self._output.position)}; "
+                f"expected the binary log of {self._server.name} at {self._stored_at}; "
                 f"found that {self._file} is another file now: the log was reset (RESET MASTER). Changes "
                 "between were lost. Start again with a new snapshot: penstock capture drop NAME"
             )
@@ -269,10 +301,10 @@ class Stream:
         self._file, self._end = file, position
         self._tables.clear()
         if self._begin is None:
-            self._output.reached(place(file, position))
+            self._output.reached(self._place(position))
 
     def _place(self, position: int) -> int:
-        return place(self._file, position)
+        return self._places.number(self._file, position)
 
     def _open(self, begin: int, gtid: str | None, *, is_transaction: bool = False) -> None:
         self._begin, self._gtid = self._place(begin), gtid
@@ -283,13 +315,18 @@ class Stream:
         """A group is complete."""
         self._begin, self._is_transaction = None, False
         self._group.end(is_rolled_back=is_rolled_back)
-        details: dict[str, Any] = {"gtid": self._gtid} if self._gtid else {}
         end = self._place(self._end)
-        if self._born:
-            details["born"] = [end >> 40, self._born]
         if end <= self._from:
             self._output.is_open = False
             return
+        details: dict[str, Any] = {"gtid": self._gtid} if self._gtid else {}
+        if self._gtid:
+            self._gtids.add(self._gtid)
+        else:
+            self._gtids.forget()
+        details["gtids"] = self._gtids.text
+        if self._born:
+            details["born"] = [end >> 40, self._born]
         self._is_due |= self._output.committed(end, time_s * 1_000_000, details)
 
     def _query(self, data: bytes, time_s: int, server: int, begin: int) -> None:

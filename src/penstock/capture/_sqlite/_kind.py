@@ -90,8 +90,8 @@ SQLITE: Final = Kind(
     options=frozenset(),
     open=SqliteDatabase,
     patterns=_patterns,
-    position=str,
-    number=int,
+    position=lambda number, _: str(number),
+    number=lambda text, _: int(text),
     refuses=lambda _: "",
     setup=lambda url, _tables, _name: (
         f"-- {described(url)} needs nothing but the right to write to the file.\n"
