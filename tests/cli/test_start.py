@@ -100,6 +100,7 @@ def test_administration_loads_nothing_heavy(broker: str) -> None:
             ["groups", "--broker", broker],
             ["quotas", "--broker", broker],
             ["queue", "--broker", broker, "list"],
+            ["sink", "status", "--broker", broker],
         ]
     )
     assert topic in shown

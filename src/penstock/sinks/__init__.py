@@ -5,24 +5,79 @@
 docs/sinks.md says how each is exactly-once.
 """
 
-from penstock.sinks._control import go_back, pause, rebuild, resume, status, wait_for
-from penstock.sinks._metrics import serve_metrics, sink_metrics
-from penstock.sinks._report import SILENT_MS, sink_phase
-from penstock.sinks._sink import Followed, Sink
-from penstock.sinks._targets.address import from_address
-from penstock.sinks._targets.contract import Target
-from penstock.sinks._targets.elastic import elasticsearch
-from penstock.sinks._targets.files import duckdb, sqlite
-from penstock.sinks._targets.http import http_ as http
-from penstock.sinks._targets.kafka import kafka
-from penstock.sinks._targets.lake.delta import delta
-from penstock.sinks._targets.lake.iceberg import iceberg
-from penstock.sinks._targets.lake.parquet import parquet
-from penstock.sinks._targets.mysql import mysql
-from penstock.sinks._targets.postgres import postgres
-from penstock.sinks._targets.redis import redis
-from penstock.sinks._targets.tantivy import tantivy
-from penstock.sinks._targets.vectors import Match, Vectors, vectors
+from typing import TYPE_CHECKING
+
+from penstock.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from penstock.sinks._control import pause, resume, status, wait_for
+    from penstock.sinks._metrics import serve_metrics, sink_metrics
+    from penstock.sinks._rebuilding import go_back, rebuild
+    from penstock.sinks._report import SILENT_MS, sink_phase
+    from penstock.sinks._sink import Followed, Sink
+    from penstock.sinks._targets.address import from_address
+    from penstock.sinks._targets.contract import Target
+    from penstock.sinks._targets.elastic import elasticsearch
+    from penstock.sinks._targets.files import duckdb, sqlite
+    from penstock.sinks._targets.http import http
+    from penstock.sinks._targets.kafka import kafka
+    from penstock.sinks._targets.lake.delta import delta
+    from penstock.sinks._targets.lake.iceberg import iceberg
+    from penstock.sinks._targets.lake.parquet import parquet
+    from penstock.sinks._targets.mysql import mysql
+    from penstock.sinks._targets.postgres import postgres
+    from penstock.sinks._targets.redis import redis
+    from penstock.sinks._targets.tantivy import tantivy
+    from penstock.sinks._targets.vectors import Match, Vectors, vectors
+else:  # administration needs none of the targets
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "_control": (
+                "pause",
+                "resume",
+                "status",
+                "wait_for",
+            ),
+            "_metrics": (
+                "serve_metrics",
+                "sink_metrics",
+            ),
+            "_report": (
+                "SILENT_MS",
+                "sink_phase",
+            ),
+            "_sink": (
+                "Followed",
+                "Sink",
+            ),
+            "_targets.address": ("from_address",),
+            "_targets.contract": ("Target",),
+            "_targets.elastic": ("elasticsearch",),
+            "_targets.files": (
+                "duckdb",
+                "sqlite",
+            ),
+            "_targets.http": ("http",),
+            "_targets.kafka": ("kafka",),
+            "_targets.lake.delta": ("delta",),
+            "_targets.lake.iceberg": ("iceberg",),
+            "_targets.lake.parquet": ("parquet",),
+            "_targets.mysql": ("mysql",),
+            "_targets.postgres": ("postgres",),
+            "_targets.redis": ("redis",),
+            "_targets.tantivy": ("tantivy",),
+            "_targets.vectors": (
+                "Match",
+                "Vectors",
+                "vectors",
+            ),
+            "_rebuilding": (
+                "go_back",
+                "rebuild",
+            ),
+        },
+    )
 
 __all__ = [
     "SILENT_MS",

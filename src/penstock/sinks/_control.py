@@ -1,29 +1,23 @@
-"""What is done with sinks from outside: they are paused, looked at, and their tables rebuilt.
+"""What is done with sinks from outside: they are paused, looked at, and waited for.
 
 A sink may run anywhere, so it is controlled by a record of the log: the newest one of `NAME.sink.control`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterator
 from typing import Any, Final, Literal
 
-import numpy as np
 import orjson
-import pyarrow as pa
 
-from penstock.client import Client, Producer
+from penstock.client import Client
 from penstock.client.groups import GroupAdmin
 from penstock.core.names import unknown
-from penstock.errors import LimitError, SetupError, UserError
-from penstock.sinks._report import sink_phase
-from penstock.sinks._sink import GROUP_PREFIX, Followed, Sink, control_topic
-from penstock.sinks._targets.contract import Switchable, Target
+from penstock.errors import LimitError, UserError
+from penstock.sinks._report import GROUP_PREFIX, control_topic, sink_phase
 from penstock.wire.positions import Position
 
-__all__ = ["go_back", "pause", "rebuild", "resume", "status", "wait_for"]
+__all__ = ["pause", "resume", "status", "wait_for"]
 
 LOOK_S: Final = 0.1
 """Between two looks whether a sink has passed a position."""
@@ -50,6 +44,11 @@ def resume(address: str, name: str, **settings: Any) -> None:
 
 
 def _tell(address: str, name: str, what: Literal["pause", "resume"], settings: Any) -> None:
+    import numpy as np  # looking at sinks needs none of these
+    import pyarrow as pa
+
+    from penstock.client import Producer
+
     known = [one["name"] for one in status(address, **settings)]
     if name not in known:
         raise UserError(unknown("sink", name, known, NO_SINKS))
@@ -145,69 +144,3 @@ def wait_for(address: str, name: str, token: str, timeout: float = 10.0, **setti
                     "has not. Ask again, or see whether it runs: penstock sink status"
                 )
             time.sleep(LOOK_S)
-
-
-def rebuild(sink: Sink) -> Followed:
-    """Rebuilds a sink's table from the topic, next to the live one, and puts it in its place.
-
-    The live one stays as it is, and is written by its sink, until `TABLE__new` has all that the topic has.
-    Then that takes its place, with its offsets; the old one is `TABLE__old` until the next time. A sink that
-    runs continues with the new one by itself. If this is killed, the next one continues.
-
-    Args:
-        sink: as the live one is, with what the new table should have.
-
-    Raises:
-        UserError: the target has nothing that can take another one's place.
-        SetupError: the target is away.
-    """
-    target = _switchable(sink)
-    with _reported(target):
-        new = target.beside(sink.name, sink.rows)
-    done = sink.beside(new, f"{sink.name}.rebuild").run(until=lambda done: done.lag == 0)
-    with _reported(target):
-        target.switch(sink.name, sink.rows)
-    return done
-
-
-def go_back(sink: Sink) -> None:
-    """Puts `TABLE__old` back in its place, with its offsets, and the live table aside in turn.
-
-    Raises:
-        UserError: there is no such table.
-        SetupError: the target is away.
-    """
-    target = _switchable(sink)
-    with _reported(target):
-        target.go_back(sink.name, sink.rows)
-
-
-def _switchable(sink: Sink) -> Switchable:
-    target = sink.target
-    if not isinstance(target, Switchable):
-        raise UserError(
-            "expected a target in which one table, index or directory can take the place of another; found "
-            f"{target.name}: topics and URLs have names that their readers know. Let a sink with another "
-            "name=… write another one, and read that"
-        )
-    return target
-
-
-@contextlib.contextmanager
-def _reported(target: Target) -> Iterator[None]:
-    """Transient errors are reported to the one who waits.
-
-    Raises:
-        SetupError: the target can't be reached, or another process holds what is needed.
-    """
-    try:
-        yield
-    except Exception as error:
-        if not isinstance(error, (OSError, *target.passing)):
-            raise
-        raise SetupError(
-            f"expected to read and write {target.name}; found: {str(error).strip()}. Run this again, it "
-            "continues. A file that one process at a time can open is free while its sink is paused"
-        ) from None
-    finally:
-        target.close()

@@ -11,12 +11,26 @@ from typing import Any, Final
 
 import orjson
 
-__all__ = ["SILENT_MS", "TROUBLE_CHARS_MAX", "report", "sink_phase"]
+__all__ = [
+    "GROUP_PREFIX",
+    "SILENT_MS",
+    "TROUBLE_CHARS_MAX",
+    "control_topic",
+    "report",
+    "sink_phase",
+]
 
+GROUP_PREFIX: Final = "penstock.sink."
+"""Of the groups whose offsets show sinks' lags."""
 TROUBLE_CHARS_MAX: Final = 600
 """Of an error's text: Kafka allows 4,096 bytes next to an offset (offset.metadata.max.bytes)."""
 SILENT_MS: Final = 15_000
 """A sink reports every second, and every 5 while it waits: one that didn't for so long is gone, or hangs."""
+
+
+def control_topic(name: str) -> str:
+    """The topic of requests to a sink: `pause`, `resume`."""
+    return f"{name}.sink.control"
 
 
 def report(figures: Mapping[str, Any]) -> str:

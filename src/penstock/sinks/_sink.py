@@ -37,14 +37,12 @@ from penstock.formats.registered import (
     registered_changelog,
 )
 from penstock.sinks._breaker import Breaker, Circuit
-from penstock.sinks._report import report
+from penstock.sinks._report import GROUP_PREFIX, control_topic, report
 from penstock.sinks._targets.contract import Batch, RefusedError, Rows, Target
 from penstock.wire.columns import Records
 
-__all__ = ["GROUP_PREFIX", "Followed", "Sink", "control_topic"]
+__all__ = ["Followed", "Sink"]
 
-GROUP_PREFIX: Final = "penstock.sink."
-"""Of the groups whose offsets show sinks' lags."""
 
 STEP_OFFSETS: Final = 50_000
 """Records of a transaction of the target, at most."""
@@ -95,11 +93,6 @@ class Followed:
     trouble: str = ""
     last_error: str = ""
     breaker: Circuit = "closed"
-
-
-def control_topic(name: str) -> str:
-    """The topic of requests to a sink: `pause`, `resume`."""
-    return f"{name}.sink.control"
 
 
 class Sink:
@@ -353,6 +346,7 @@ class Sink:
 
     def _rest(self, until: Callable[[Followed], bool] | None) -> None:
         """Is paused, with the target closed: who opens it alone may have it meanwhile."""
+        self._enter("paused", "")
         with (
             Client(self._address, **self._settings) as client,
             Reader(self._address, **self._settings) as reader,
@@ -363,6 +357,8 @@ class Sink:
                 self._hear(client, reader)
                 self._show(client, client.offsets(self._rows.topic, "latest"))
                 self._end.wait(WAIT_S)
+        if not self._is_paused:
+            self._enter("following", "")
 
     def _hear(self, client: Client, reader: Reader) -> None:
         """Looks once in a while whether it is to pause or to continue."""
@@ -374,8 +370,6 @@ class Sink:
         end = client.offsets(topic)[0]
         for records in reader.read(topic, 0, max(end - 1, 0), end, missing="skip"):
             self._is_paused = records.values()[-1].as_py() == b"pause"
-        if self._is_paused or self.done.phase == "paused":
-            self._enter("paused" if self._is_paused else "following", "")
 
     def _wait_until_due(self, client: Client, ends: Mapping[int, int]) -> None:
         """Waits as long as the target wants between writes; not when it is to end."""

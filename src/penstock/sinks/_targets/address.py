@@ -9,7 +9,7 @@ from penstock.errors import UserError
 from penstock.sinks._targets.contract import Target
 from penstock.sinks._targets.elastic import elasticsearch
 from penstock.sinks._targets.files import duckdb, sqlite
-from penstock.sinks._targets.http import http_
+from penstock.sinks._targets.http import http
 from penstock.sinks._targets.kafka import kafka
 from penstock.sinks._targets.lake.delta import delta
 from penstock.sinks._targets.lake.iceberg import iceberg
@@ -46,7 +46,7 @@ def from_address(address: str, table: str) -> Target:
     if address.startswith(("elasticsearch+http", "opensearch+http")):
         return elasticsearch(address.partition("+")[2], table=table)
     if address.startswith(("http://", "https://")):
-        return http_(address)
+        return http(address)
     if address.startswith("kafka://"):
         return kafka(address, table=table)
     if address.endswith(".iceberg"):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import base64
-import http.client
 import ssl
 from collections.abc import Iterator, Mapping
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Final, Literal
 from urllib.parse import quote, unquote, urlsplit
 
@@ -16,7 +16,7 @@ from penstock.errors import SetupError, UserError
 from penstock.sinks._targets.contract import Batch, RefusedError, Rows
 from penstock.sinks._targets.texts import json_rows
 
-__all__ = ["AwayError", "HttpTarget", "Web", "http_"]
+__all__ = ["AwayError", "HttpTarget", "Web", "http"]
 
 ANSWER_S: Final = 30.0
 """How long an answer is waited for."""
@@ -48,7 +48,7 @@ class Web:
         if self.parts.username is not None:
             told = f"{unquote(self.parts.username)}:{unquote(self.parts.password or '')}"
             self.headers["Authorization"] = f"Basic {base64.b64encode(told.encode()).decode()}"
-        self._connection: http.client.HTTPConnection | None = None
+        self._connection: HTTPConnection | None = None
 
     def ask(
         self, method: str, path: str, body: bytes | None = None, **headers: str
@@ -73,7 +73,7 @@ class Web:
             self._connection.request(method, path, body, told)
             answer = self._connection.getresponse()
             text = answer.read()
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, HTTPException) as error:
             self.close()
             if is_kept and isinstance(error, ConnectionError):
                 return self.ask(
@@ -91,12 +91,12 @@ class Web:
             )
         return answer.status, text
 
-    def _connect(self) -> http.client.HTTPConnection:
+    def _connect(self) -> HTTPConnection:
         host, port = str(self.parts.hostname), self.parts.port
         if self.parts.scheme == "https":
             context = ssl.create_default_context()
-            return http.client.HTTPSConnection(host, port, timeout=ANSWER_S, context=context)
-        return http.client.HTTPConnection(host, port, timeout=ANSWER_S)
+            return HTTPSConnection(host, port, timeout=ANSWER_S, context=context)
+        return HTTPConnection(host, port, timeout=ANSWER_S)
 
     def close(self) -> None:
         """Ends the connection; the next request makes another one."""
@@ -110,7 +110,7 @@ def cut(text: bytes) -> str:
     return text.decode(errors="replace")[:TEXT_CHARS_MAX]
 
 
-def http_(
+def http(
     url: str,
     *,
     batch: Literal["ndjson", "one"] = "ndjson",
@@ -133,7 +133,7 @@ def http_(
 
 
 class HttpTarget:
-    """See `http_`."""
+    """See `http`."""
 
     keeps_offsets = False
 

@@ -1,0 +1,78 @@
+"""A sink's table is rebuilt next to the live one, and takes its place."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from penstock.errors import SetupError, UserError
+from penstock.sinks._sink import Followed, Sink
+from penstock.sinks._targets.contract import Switchable, Target
+
+__all__ = ["go_back", "rebuild"]
+
+
+def rebuild(sink: Sink) -> Followed:
+    """Rebuilds a sink's table from the topic, next to the live one, and puts it in its place.
+
+    The live one stays as it is, and is written by its sink, until `TABLE__new` has all that the topic has.
+    Then that takes its place, with its offsets; the old one is `TABLE__old` until the next time. A sink that
+    runs continues with the new one by itself. If this is killed, the next one continues.
+
+    Args:
+        sink: as the live one is, with what the new table should have.
+
+    Raises:
+        UserError: the target has nothing that can take another one's place.
+        SetupError: the target is away.
+    """
+    target = _switchable(sink)
+    with _reported(target):
+        new = target.beside(sink.name, sink.rows)
+    done = sink.beside(new, f"{sink.name}.rebuild").run(until=lambda done: done.lag == 0)
+    with _reported(target):
+        target.switch(sink.name, sink.rows)
+    return done
+
+
+def go_back(sink: Sink) -> None:
+    """Puts `TABLE__old` back in its place, with its offsets, and the live table aside in turn.
+
+    Raises:
+        UserError: there is no such table.
+        SetupError: the target is away.
+    """
+    target = _switchable(sink)
+    with _reported(target):
+        target.go_back(sink.name, sink.rows)
+
+
+def _switchable(sink: Sink) -> Switchable:
+    target = sink.target
+    if not isinstance(target, Switchable):
+        raise UserError(
+            "expected a target in which one table, index or directory can take the place of another; found "
+            f"{target.name}: topics and URLs have names that their readers know. Let a sink with another "
+            "name=… write another one, and read that"
+        )
+    return target
+
+
+@contextlib.contextmanager
+def _reported(target: Target) -> Iterator[None]:
+    """Transient errors are reported to the one who waits.
+
+    Raises:
+        SetupError: the target can't be reached, or another process holds what is needed.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, (OSError, *target.passing)):
+            raise
+        raise SetupError(
+            f"expected to read and write {target.name}; found: {str(error).strip()}. Run this again, it "
+            "continues. A file that one process at a time can open is free while its sink is paused"
+        ) from None
+    finally:
+        target.close()
