@@ -49,8 +49,8 @@ SMALL_ROWS_MAX: Final = 2_000
 """Of all tables of a query: with so many, it hardly matters whether they were known before."""
 GIVEN_MAX: Final = 256
 """Tables that a connection knows: each has other columns."""
-PREPARED_MAX: Final = 256
-"""Queries that a connection has planned: each takes some ten kilobytes."""
+PREPARED_MAX: Final = 512
+"""Queries that a connection has planned, each some sixty kilobytes: more than those of a hundred views."""
 BATCH_ROWS: Final = 131_072
 """Of a batch that DuckDB gives, as it does unasked."""
 _thread = threading.local()  # as connections are
