@@ -391,6 +391,7 @@ Capture(url, ["public.*"], to=to, log=log, format="avro", registry=registry).run
 """
 
 
+@pytest.mark.slow
 def test_a_kill_between_registration_and_write_loses_and_doubles_nothing(source, registry) -> None:
     """Of the key's schema, of the value's, of a new version: ids are the same, and so are the records."""
     source.execute("CREATE TABLE t (id int PRIMARY KEY, a text); INSERT INTO t VALUES (1, 'x')")

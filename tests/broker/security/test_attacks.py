@@ -189,6 +189,7 @@ def test_answers_that_nobody_reads(victim: Victim) -> None:
     victim.check(before)
 
 
+@pytest.mark.slow
 def test_handshakes_that_never_end(victim: Victim) -> None:
     """A thousand connections that never say who they are: the oldest give way, and who logs in is
     served.

@@ -137,6 +137,7 @@ def test_the_reserve_keeps_everything_but_records_going(disk, connect):
         assert produce_until_taken(raw, "t") >= len(written)
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_to_the_last_byte_passes_by_itself(disk, connect):
     """No record that was acknowledged is lost, the journal and checkpoints included."""
     with BrokerProcess(disk / "data", arguments=["--min-free-bytes", "0"]) as broker:

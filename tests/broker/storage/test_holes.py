@@ -133,6 +133,7 @@ def test_our_reader_says_how_to_go_on(holey: str) -> None:
         assert told == [(5, 6)]
 
 
+@pytest.mark.slow
 def test_the_command_line_says_how_to_go_on(holey: str) -> None:
     """`consume` prints what comes before, fails with the way past, or skips with a warning."""
     form = ("--format", "json", "--broker", holey)

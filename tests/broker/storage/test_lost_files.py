@@ -133,6 +133,7 @@ def test_new_producers_are_not_taken_for_old_ones(
     assert examine(kept.data).is_sound
 
 
+@pytest.mark.slow
 def test_a_lost_file_of_producer_ids_is_damage(kept: Kept, connect: Connect) -> None:
     """Of a broker with topics, also where it never gave an id out. A new directory has the file."""
     with kept.served() as address:
@@ -148,6 +149,7 @@ def test_a_lost_file_of_producer_ids_is_damage(kept: Kept, connect: Connect) -> 
     assert "which producer ids were given out" in kept.said
 
 
+@pytest.mark.slow
 def test_ids_that_no_partition_knows_count_too(kept: Kept, connect: Connect) -> None:
     """Those of transactional ids that have written nothing yet."""
     with kept.served() as address, connect(address) as raw:
@@ -239,6 +241,7 @@ def test_clients_are_served_the_other_topics(kept: Kept, connect: Connect) -> No
         assert read(address) == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_a_transaction_waits_for_a_topic_that_is_refused(kept: Kept, connect: Connect) -> None:
     """What is committed meanwhile is committed there as well once it is served again."""
     with kept.served() as address, connect(address) as raw:
@@ -266,6 +269,7 @@ def test_a_transaction_waits_for_a_topic_that_is_refused(kept: Kept, connect: Co
         assert read(address) == ["v"]
 
 
+@pytest.mark.slow
 def test_dead_letters_wait_for_a_topic_that_is_refused(kept: Kept) -> None:
     """They are written once it is served again."""
     broker = BrokerProcess(kept.data)

@@ -240,6 +240,7 @@ def test_whatever_fails_each_record_is_there_once(
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_brokers_topic_is_a_table(tmp_path: Path, connect: Callable[[str], Any]) -> None:
     """Switched on late, through a SIGKILL: pyiceberg and DuckDB read what was produced."""
     (tmp_path / "warehouse").mkdir()

@@ -134,6 +134,7 @@ def test_old_offsets_are_served_from_the_tier(
         assert read_all(raw, "t", 0, 70) == list(range(70))
 
 
+@pytest.mark.slow
 def test_local_segments_that_are_damaged_or_lost_come_back_from_the_store(
     tiered: BrokerProcess, store: Path, connect: Callable[[str], Any]
 ) -> None:
@@ -273,6 +274,7 @@ def test_a_lost_manifest_is_reported_and_restored_from_the_store(
         assert read_all(raw, "t", 0, 70) == list(range(70))
 
 
+@pytest.mark.slow
 def test_a_partition_of_which_nothing_is_left_keeps_no_broker_from_starting(
     tiered: BrokerProcess, store: Path, connect: Callable[[str], Any]
 ) -> None:
@@ -333,6 +335,7 @@ def test_deleting_removes_what_is_in_the_store(
         assert create(raw, "t", **SMALL) == 0
 
 
+@pytest.mark.slow
 def test_a_topic_deleted_without_its_store_is_removed_there_later(
     tiered: BrokerProcess, store: Path, connect: Callable[[str], Any]
 ) -> None:

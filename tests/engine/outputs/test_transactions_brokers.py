@@ -20,6 +20,8 @@ from tests.peers import kafka_peer
 import penstock as ps
 from penstock.broker.process import BrokerProcess
 from penstock.client import Client, Producer, Reader
+from penstock.client.client import DESCRIBE_PRODUCERS
+from penstock.client.network.errors import broker_error
 from penstock.engine.driver import Driver
 from penstock.engine.hosts.local import LocalHost
 from penstock.engine.log import KafkaLog, Writer
@@ -30,7 +32,15 @@ from penstock.state import MemoryStateFiles
 
 KILLS = rounds("PENSTOCK_TRANSACTION_KILLS", quick=2, full=5)
 SEED = 11
+TRANSACTIONAL_ID = "penstock.p"
+DESCRIBE_TRANSACTIONS = 65
 ROWS = 30
+LOST = """Apache Kafka (seen with 4.3) has lost the end of a transaction.
+
+Killed after it had stored that the transaction is to be committed, and started again, it stored once in
+some 20 kills that it has been, and wrote the end into none of the partitions. Readers of committed data
+wait for it for ever, whoever the producer is: no client can end a transaction that is complete.
+"""
 POINTS = ("before the offset", "before the end", "after the end")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_200)]
@@ -44,7 +54,7 @@ class Broker:
     """A broker that can be killed and started again at the same address."""
 
     def __init__(self, kind: str, data: Path) -> None:
-        self._data, self._kind = data, kind
+        self._data, self.kind = data, kind
         if kind == "kafka":
             self.process = kafka_peer().KafkaProcess(data)
         else:
@@ -57,7 +67,7 @@ class Broker:
 
     def start(self) -> None:
         """Starts it again."""
-        if self._kind == "kafka":
+        if self.kind == "kafka":
             self.process = kafka_peer().KafkaProcess(self._data)
         else:
             self.process.start()
@@ -85,11 +95,42 @@ def app() -> ps.App:
     return flow
 
 
+def lost_end(address: str) -> bool:
+    """Whether the broker says that a transaction is complete, and a partition that it is open.
+
+    A transaction is complete once all of its partitions have its end, so this is never so for a moment.
+    """
+    with Client(address) as client:
+        cluster = client._cluster
+
+        def asked() -> bool:
+            told = {"transactional_ids": [TRANSACTIONAL_ID]}
+            answer = cluster.call(cluster.any(), DESCRIBE_TRANSACTIONS, told, newest=0)
+            [found] = answer["transaction_states"]
+            if found["error_code"]:
+                raise broker_error(found["error_code"], "describe a transaction")
+            if found["transaction_state"] != "CompleteCommit":
+                return False
+            topics = [{"name": "one", "partition_indexes": [0, 1, 2]}]
+            answer = cluster.call(cluster.any(), DESCRIBE_PRODUCERS, {"topics": topics})
+            return any(
+                one["producer_epoch"] == found["producer_epoch"]
+                and one["current_txn_start_offset"] >= 0
+                for topic in answer["topics"]
+                for partition in topic["partitions"]
+                for one in partition["active_producers"]
+                if one["producer_id"] == found["producer_id"]
+            )
+
+        return bool(cluster.attempt("look for a transaction's end", asked))
+
+
 class Pipeline:
     """A pipeline over a real log, its lanes in this process."""
 
-    def __init__(self, address: str) -> None:
-        self.address, self.store = address, Store(MemoryStateFiles())
+    def __init__(self, address: str, *, is_kafka: bool) -> None:
+        self.address, self.is_kafka = address, is_kafka
+        self.store = Store(MemoryStateFiles())
         self.chance, self.sent = random.Random(SEED), 0
         self.log: KafkaLog | None = None
         self.restart()
@@ -139,9 +180,14 @@ class Pipeline:
         """Each row is in both topics once, and counted once."""
         for topic in ("one", "two"):
             # Kafka writes a transaction's markers after it has answered that it is ended.
-            ids: list[int] = wait_until(
-                lambda topic=topic: self._all_ids(topic), f"all rows in {topic!r}"
+            ids: list[int] | bool = wait_until(
+                lambda topic=topic: (
+                    self._all_ids(topic) or (self.is_kafka and lost_end(self.address))
+                ),
+                f"all rows in {topic!r}",
             )
+            if ids is True:
+                pytest.xfail(LOST)
             assert ids == list(range(self.sent))
         counts = dict(self.read("counts"))
         assert sum(row["n"] for row in counts.values()) == self.sent
@@ -165,7 +211,7 @@ class Pipeline:
 @pytest.fixture
 def pipeline(broker: Broker) -> Iterator[Pipeline]:
     """A pipeline over the broker."""
-    one = Pipeline(broker.address)
+    one = Pipeline(broker.address, is_kafka=broker.kind == "kafka")
     yield one
     one.close()
 
