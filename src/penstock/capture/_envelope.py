@@ -11,9 +11,12 @@ a matter of each kind of database, and comes as JSON.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
@@ -21,6 +24,7 @@ from penstock.formats.changelog import EMPTIED
 
 __all__ = [
     "DELETIONS_FOLLOW",
+    "Block",
     "Envelope",
     "Format",
     "Headers",
@@ -29,6 +33,7 @@ __all__ = [
     "Records",
     "Row",
     "Values",
+    "Waiting",
     "version_text",
 ]
 
@@ -57,6 +62,64 @@ class Records(NamedTuple):
     keys: pa.Array[Any]
     values: pa.Array[Any]
     time_ms: int
+
+
+class Block(NamedTuple):
+    """Records for a topic, in columns: keys and values, binary, and times of commits, int64, in milliseconds
+    since 1970.
+    """
+
+    topic: str
+    keys: pa.Array[Any]
+    values: pa.Array[Any]
+    times_ms: npt.NDArray[np.int64]
+
+
+@dataclass
+class Waiting:
+    """Records of a topic, taken one by one or in columns."""
+
+    keys: list[bytes | None] = field(default_factory=list)
+    values: list[bytes | None] = field(default_factory=list)
+    times_ms: list[int] = field(default_factory=list)
+    #: Of those that have some, by place.
+    headers: dict[int, Headers] = field(default_factory=dict)
+    _blocks: list[Block] = field(default_factory=list)  # before the others
+    _blocked: int = 0
+
+    def __len__(self) -> int:
+        return self._blocked + len(self.values)
+
+    def put(self, block: Block) -> None:
+        """Takes records in columns."""
+        self._seal()
+        self._blocks.append(block)
+        self._blocked += len(block.values)
+
+    def block(self, topic: str) -> Block:
+        """All of them."""
+        self._seal()
+        if len(self._blocks) == 1:
+            return self._blocks[0]
+        return Block(
+            topic,
+            pa.concat_arrays([one.keys for one in self._blocks]),
+            pa.concat_arrays([one.values for one in self._blocks]),
+            np.concatenate([one.times_ms for one in self._blocks]),
+        )
+
+    def _seal(self) -> None:
+        if self.values:
+            keys, values = pa.array(self.keys, pa.binary()), pa.array(self.values, pa.binary())
+            self._blocks.append(Block("", keys, values, np.array(self.times_ms, np.int64)))
+            self._blocked += len(values)
+            self.keys, self.values, self.times_ms = [], [], []
+
+    def all_headers(self) -> list[Headers] | None:
+        """Those of each record; None where none has any."""
+        if not self.headers:
+            return None
+        return [self.headers.get(i, ()) for i in range(len(self))]
 
 
 class Put(Protocol):

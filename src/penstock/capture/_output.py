@@ -11,7 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from penstock.capture._avro import HEAD_BYTES, Registered
-from penstock.capture._envelope import Headers, Put, Record
+from penstock.capture._envelope import Block, Headers, Put, Record
 from penstock.capture._notifications import Notifications
 from penstock.capture._progress import Log, State, Watched
 from penstock.capture._schemas import Schemas, Shape
@@ -143,6 +143,15 @@ class Output:
         assert self._by_schemas is not None
         self._log.put(topic, *self._by_schemas.record(topic, key, value), time_ms, headers)
 
+    @property
+    def takes_blocks(self) -> bool:
+        """Whether records may come in columns; see `put_block`."""
+        return self._by_schemas is None
+
+    def put_block(self, block: Block) -> None:
+        """Takes records of one topic, in columns; see `Log.put_block`."""
+        self._log.put_block(block)
+
     def use(self, topic: str, shape: Shape) -> None:
         """What is put into a table's topic from here on has these columns. Of rows that `put_all` takes it
         says itself, as they may have been read before a change, or after one that hasn't come yet.
@@ -231,9 +240,31 @@ class Output:
             self._others = replace(others, details={**others.details, **details})
         self.position, self._time_us = position, time_us
         self.is_open = False
-        if self._log.open_records > self._counted:
-            self._counted = self._log.open_records
-            self.done.transactions += 1
+        return self._close(self._log.open_records, int(self.has_open))
+
+    def passed(self, position: int, time_us: int, transactions: int, open_records: int) -> bool:
+        """Several transactions are complete.
+
+        Args:
+            position: behind the commit of the last one.
+            time_us: of its commit, since 1970.
+            transactions: how many of them have records.
+            open_records: records that belong to the one behind them, which is open.
+
+        Returns: whether they are to be stored now.
+        """
+        self.position, self._time_us = position, time_us
+        return self._close(self._log.open_records - open_records, transactions)
+
+    @property
+    def has_open(self) -> bool:
+        """Whether there are records of a transaction that isn't complete."""
+        return self._log.open_records > self._counted
+
+    def _close(self, records: int, transactions: int) -> bool:
+        if transactions:
+            self._counted = records
+            self.done.transactions += transactions
             self._closed_at = self._closed_at or time.monotonic()
         return self.is_full or self._lingers
 

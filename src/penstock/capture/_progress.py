@@ -22,7 +22,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.capture._envelope import Headers, Record
+from penstock.capture._envelope import Block, Headers, Record, Waiting
 from penstock.capture._schemas import Version
 from penstock.client import Client, Producer, Reader, TransactionalProducer
 from penstock.client.live_keys import LiveKeys
@@ -166,22 +166,6 @@ class Control:
     position: int = 0
 
 
-@dataclass
-class _Waiting:
-    """Records of a topic that aren't sent, in columns; headers of those that have some."""
-
-    keys: list[bytes | None] = field(default_factory=list)
-    values: list[bytes | None] = field(default_factory=list)
-    times_ms: list[int] = field(default_factory=list)
-    headers: dict[int, Headers] = field(default_factory=dict)
-
-    def all_headers(self) -> list[Headers] | None:
-        """Those of each record; None where none has any."""
-        if not self.headers:
-            return None
-        return [self.headers.get(i, ()) for i in range(len(self.values))]
-
-
 class _Ending(NamedTuple):
     """A commit that is on its way, and what is to be done once it has succeeded."""
 
@@ -206,7 +190,7 @@ class Log:
         )
         self._partitions: dict[str, int] = {}
         self._compacted: set[str] = set()
-        self._waiting: dict[str, _Waiting] = {}
+        self._waiting: dict[str, Waiting] = {}
         self._control, self._control_end = Control(is_paused=False, requests={}), -1
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-capture")
         self._ending: _Ending | None = None
@@ -277,14 +261,24 @@ class Log:
         """Takes a record for the transaction, in its parts."""
         found = self._waiting.get(topic)
         if found is None:
-            found = self._waiting[topic] = _Waiting()
+            found = self._waiting[topic] = Waiting()
         if headers:
-            found.headers[len(found.values)] = headers
+            found.headers[len(found)] = headers
         found.keys.append(key)
         found.values.append(value)
         found.times_ms.append(time_ms)
         self.waiting_bytes += 96 + (0 if value is None else len(value))
         self.open_records += 1
+
+    def put_block(self, block: Block) -> None:
+        """Takes records of one topic for the transaction, behind those that are waiting."""
+        found = self._waiting.get(block.topic)
+        if found is None:
+            found = self._waiting[block.topic] = Waiting()
+        found.put(block)
+        count = len(block.values)
+        self.waiting_bytes += 96 * count + block.values.nbytes
+        self.open_records += count
 
     def put_all(self, topic: str, keys: pa.Array[Any], values: pa.Array[Any], time_ms: int) -> None:
         """Sends records of a topic in the open transaction, behind what is waiting.
@@ -423,17 +417,16 @@ class Log:
         self.waiting_bytes = 0
         return parts
 
-    def _parts(self, topic: str, waiting: _Waiting) -> Iterator[Part]:
+    def _parts(self, topic: str, waiting: Waiting) -> Iterator[Part]:
         """A topic's records, by partition."""
         if topic not in self._partitions:  # a record says where it goes
             self.create_topic(topic, 1, {"retention.ms": "-1"})
-        keys, values = pa.array(waiting.keys, pa.binary()), pa.array(waiting.values, pa.binary())
+        _, keys, values, times_ms = waiting.block(topic)
         if self.is_compacted(topic) and keys.null_count:
             raise SetupError(
                 f"expected records with keys for {topic!r}, which keeps the newest one of each key; found a "
                 "table without a key. Add a primary key, or capture it without compact"
             )
-        times_ms = np.array(waiting.times_ms, np.int64)
         yield from self._of_partitions(topic, keys, values, times_ms, waiting.all_headers())
 
     def _of_partitions(

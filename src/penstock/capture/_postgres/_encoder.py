@@ -195,6 +195,25 @@ class Encoder:
         )
         put(topic, orjson.dumps({"prefix": message.prefix}), value, self.time_ms)
 
+    def pieces(self) -> list[bytes]:
+        """What envelopes of inserts and updates are made of, between what differs from one to the next; see
+        `_plain`.
+        """
+        self._look_at_clock()
+        self._left = 0  # the next transaction looks again
+        name, middle, end = (self._names % (_ROW, b"false", _ROW)).split(_ROW)
+        behind = _END + NULL + b',"op":"'
+        return [
+            *(b'{"before":null,"after":', b',"source":' + name, middle + b'\\"', b'\\"' + end),
+            *(b'\\"]","ts_us":', b',"ts_ns":', b',"schema":', b',"lsn":'),
+            *(behind + b"c" + self._now, behind + b"u" + self._now),
+        ]
+
+    @staticmethod
+    def said(table: Table) -> bytes:
+        """What envelopes say of a table."""
+        return _place(table.relation.schema, table.relation.name)
+
     # -- the envelope -----------------------------------------------------------------------------------
 
     def _value(self, table: Table, op: bytes, before: bytes, after: bytes, lsn: int) -> bytes:

@@ -17,6 +17,7 @@ from penstock.capture._output import Output
 from penstock.capture._postgres._encoder import Encoder
 from penstock.capture._postgres._outbox import Router
 from penstock.capture._postgres._pgoutput import Begin, Commit, Message, Relation, Truncate, parse
+from penstock.capture._postgres._plain import Changes, Place
 from penstock.capture._postgres._rows import Table
 from penstock.capture._postgres._server import Server
 from penstock.capture._postgres._snapshots import CONNECTIONS, Incremental
@@ -27,6 +28,11 @@ __all__ = ["Extras", "Stream"]
 
 STATUS_S: Final = 5.0
 """How often the position is confirmed; the server ends silent connections after wal_sender_timeout, 60 s."""
+HELD_BYTES: Final = 512 << 10
+"""Bytes of messages that are read at a time: with envelopes around their rows, about as many as are sent to
+the log at a time."""
+RUN_MIN: Final = 16
+"""So many messages are taken one by one in less time than it takes to begin a run."""
 _HEAD: Final = 25
 """Bytes before a message: of its kind, three numbers."""
 _LSN: Final = struct.Struct(">q").unpack_from
@@ -121,6 +127,13 @@ class Stream:
         self._beat_at = float("-inf")
         self._streamed: dict[int, Streamed] = {}
         self._streaming: Streamed | None = None  # the one whose piece comes now
+        self._is_over = False
+        self._held: list[bytes] = []  # messages that were read and aren't taken
+        self._runs: Changes | None = None  # of the tables as they are known
+        #: Whether there may be runs of plain changes.
+        self._makes_runs = (
+            output.takes_blocks and settings.format == "debezium" and extras.transactions is None
+        )
 
     def close(self) -> None:
         """Forgets transactions that are open, and closes the connection of snapshots."""
@@ -138,15 +151,16 @@ class Stream:
             self._beat()
             if self._incremental.step():
                 return True
-        output, next_, take = self._output, self._pg.get_copy_data, self._take
+        taken_bytes = 0
         while True:
-            count, data = next_(1)
-            if count > 0:
+            taken_bytes += self._read()
+            if self._held:
                 came = True
-                take(bytes(data))
-                if self._is_due or output.is_full:
+                self._take_held()
+                if self._is_due or self._output.is_full or taken_bytes >= HELD_BYTES:
                     return True
-            elif count < 0:
+                self._pg.consume_input()  # what came meanwhile; doesn't wait
+            elif self._is_over:
                 raise self._ended()
             elif came:
                 return True
@@ -158,6 +172,90 @@ class Stream:
                     return False
                 self._pg.consume_input()
                 wait_s = 0.0
+
+    def _read(self) -> int:
+        """Holds messages that the connection has, if none are held; their bytes."""
+        held, next_, size = self._held, self._pg.get_copy_data, 0
+        if held or self._is_over:
+            return 0
+        while size < HELD_BYTES:
+            count, data = next_(1)
+            if count > 0:
+                held.append(bytes(data))
+                size += count
+            else:
+                self._is_over = count < 0
+                break
+        return size
+
+    def _take_held(self) -> None:
+        """Passes on what is held, until there is enough: many messages at a time where they are plain."""
+        held = self._held
+        while held:
+            changes = self._changes if len(held) >= RUN_MIN and self._takes_runs() else None
+            if changes is not None and (stop := self._take_run(changes)):
+                del held[:stop]
+            else:
+                # Where one isn't plain, others soon behind it mostly aren't either.
+                self._take_some(RUN_MIN)
+            if self._is_due or self._output.is_full:
+                return
+
+    def _take_some(self, count: int) -> None:
+        """Passes on so many of those that are held, or fewer if there is enough, one by one."""
+        held, output, taken = self._held, self._output, 0
+        try:
+            for message in held[:count]:
+                taken += 1
+                self._take(message)
+                if self._is_due or output.is_full:
+                    return
+        finally:
+            del held[:taken]
+
+    def _takes_runs(self) -> bool:
+        """Whether changes may be taken many at a time."""
+        return (
+            self._makes_runs
+            and not (self._begin is not None and self._skips)
+            and self._streaming is None
+            and self._renamed is None
+            and not self._incremental.table
+        )
+
+    @property
+    def _changes(self) -> Changes | None:
+        """What takes changes many at a time; None where no table is plain."""
+        if self._runs is None:
+            tables = {
+                oid: None
+                if found is None
+                else Place(found.table, found.topic, found.since, self._encoder.said(found.table))
+                for oid, found in self._tables.items()
+                if found is None or found.router is None
+            }
+            self._runs = Changes(tables, self._server.types, self._values)
+        return self._runs if self._runs.has_any else None
+
+    def _take_run(self, changes: Changes) -> int:
+        """Passes on the plain ones of those that are held, from the first one on; how many."""
+        output = self._output
+        had_open = output.has_open
+        run = changes.take(self._held, self._begin, had_open, output.position, self._encoder.pieces)
+        if not run.stop:
+            return 0
+        for block in run.blocks:
+            output.put_block(block)
+        self._incremental.begin_all(run.xids)
+        if run.end:
+            output.reached(run.end)
+            self._is_due |= output.passed(run.end, run.ended_us, run.transactions, run.open_records)
+        self._begin = run.begin
+        output.is_open = run.begin is not None
+        if run.begin is not None and (run.xids or run.end):
+            self._commit_lsn, self._skips = run.begin.commit_lsn, False
+            self._encoder.begin(run.begin, output.position)
+        return run.stop
 
     def _ended(self) -> Exception:
         """Why nothing more comes."""
@@ -313,6 +411,7 @@ class Stream:
         return found
 
     def _describe(self, relation: Relation) -> None:
+        self._runs = None
         watched = self._output.tables.get(f"{relation.schema}.{relation.name}")
         if watched is None:
             self._renamed = self._renamed or self._renamed_to(relation)

@@ -19,7 +19,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -74,6 +74,14 @@ class Changes:
             self.number += 1
             self._xid = xid
             self._recent.append((self.number, xid))
+
+    def begin_all(self, xids: Sequence[int]) -> None:
+        """Transactions began, one after another; the changes of the last one follow."""
+        if xids:
+            with self._lock:
+                self._recent.extend(enumerate(xids, self.number + 1))
+                self.number += len(xids)
+                self._xid = xids[-1]
 
     def mark(self, known: Version | None = None) -> Mark:
         """How far the stream is, and the version of the table's schema that it knows; in any thread."""
@@ -163,6 +171,10 @@ class Incremental(Requests):
     def begin(self, xid: int) -> None:
         """A transaction's changes follow."""
         self._changes.begin(xid)
+
+    def begin_all(self, xids: Sequence[int]) -> None:
+        """Transactions whose changes were taken began; that of the last one may be open."""
+        self._changes.begin_all(xids)
 
     def put(
         self,
