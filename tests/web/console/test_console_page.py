@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +17,7 @@ from tests.web.browsing import WIDTHS, chromium, visit
 from tests.web.logs import Log, filled_log, write_connections, write_letters
 
 import penstock as ps
+from penstock.broker.process import BrokerProcess
 from penstock.engine.savepoints import create_savepoint
 from penstock.errors import SetupError
 from penstock.web import Console, Server
@@ -230,6 +233,37 @@ def test_a_log_that_is_stopped_says_how_to_start_it(browser: Any) -> None:
             page.wait_for_selector("#console .error")
     finally:
         server.close()
+
+
+def test_an_empty_log_says_how_to_send_the_first_event(browser: Any, tmp_path: Path) -> None:
+    """The command on the page works as it is; groups, connections and letters say what fills them."""
+    with BrokerProcess(tmp_path / "log") as broker:
+        server = Server(
+            None, lambda **_: {}, console=Console(lambda: broker.address, has_pipeline=False)
+        )
+        try:
+            with visit(browser, f"{server.url}/#/topics") as page:
+                command = page.locator("#console .empty code").inner_text()
+                assert "penstock produce" in command
+                for place, commands in (("groups", 1), ("connections", 3)):
+                    page.goto(f"{server.url}/#/{place}")
+                    page.wait_for_selector(f"#console[data-page='#/{place}']:not([aria-busy])")
+                    shown = page.locator("#console .empty code").all_inner_texts()
+                    assert len(shown) == commands
+                    assert all(one.startswith("penstock ") for one in shown)
+                page.goto(f"{server.url}/#/letters")
+                page.wait_for_selector("#console[data-page='#/letters']:not([aria-busy]) .empty")
+                path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+                subprocess.run(
+                    ["bash", "-c", command],
+                    env={**os.environ, "PATH": path, "PENSTOCK_BROKER": broker.address},
+                    cwd=tmp_path,
+                    check=True,
+                )
+                page.goto(f"{server.url}/#/topics")
+                page.get_by_role("link", name="clicks").wait_for()
+        finally:
+            server.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
