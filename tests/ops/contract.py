@@ -16,6 +16,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -242,7 +243,10 @@ class Contract:
         context = Context(self.files, f"s/{shard}", self.version, promised, attempt, made)
         if made:  # as if another operator had made them
             self.operator.step(opened, inputs, context)
-        return self.operator.step(opened, inputs, context)
+        found = self.operator.step(opened, inputs, context)
+        if found.changes is None:
+            return found
+        return replace(found, changes=pa.concat_tables([found.changes, *found.more]), more=())
 
 
 def _content(trace: Trace) -> pa.Table:

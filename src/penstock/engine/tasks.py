@@ -13,12 +13,13 @@ run again sends the same parcels and writes the same records. Shard s belongs to
 from __future__ import annotations
 
 import functools
+import itertools
 import time
 import traceback
 import uuid
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -403,13 +404,13 @@ class LaneBatch:
         self.meter.took(placed.id, started)
         self.clock.add("state", started)
         if result.changes is not None:
-            self.meter.gave(placed.id, result.changes.num_rows)
-            self._feed(placed, placed.node, result.changes, shard)
+            tables = itertools.chain([result.changes], result.more)
+            self.meter.gave(placed.id, self._feed(placed, placed.node, tables, shard))
         if result.closed is not None:
             closed = Closed(placed.node)
             self.meter.gave(placed.id, result.closed.num_rows)
             self.meter.gave(closed.identity, result.closed.num_rows)
-            self._feed(placed, closed, result.closed, shard)
+            self._feed(placed, closed, [result.closed], shard)
 
     def _rests(self, placed: Placed) -> bool:
         """Whether time means nothing to an operator, so that without rows there is nothing to do."""
@@ -418,29 +419,34 @@ class LaneBatch:
             return False
         return not operator.wakes([NO_TIME] * len(now_us), now_us)
 
-    def _feed(self, placed: Placed, origin: Origin, rows: pa.Table, shard: int) -> None:
+    def _feed(self, placed: Placed, origin: Origin, tables: Iterable[pa.Table], shard: int) -> int:
+        """Hands what an operator gave to all that reads it; how many rows it was."""
         readers = self.job.physical.readers(origin)
-        if not rows.num_rows:  # what is fused may still have something to do
-            self._finish(readers, [[] for _ in readers], origin, shard)
-            return
         refused: list[Refused] = []
-        place = f"{placed.id}/{shard}"
-        # Readers know the origin by its identity, and find its rows under that.
-        known: dict[str, pa.Table] = {origin.identity: rows}
-        inputs: list[list[Any]] = []
-        for one in readers:
-            table = self._evaluate(one.node, known, refused, place)
-            if isinstance(one.to, Placed):
-                started = time.perf_counter()
-                inputs.append([one.to.operator.prepare(one.port, table).parcel])
-                self.meter.got(one.to.id, table.num_rows)
-                self.meter.took(one.to.id, started)
-            else:
-                inputs.append([table])
+        place, count = f"{placed.id}/{shard}", 0
+        inputs: list[list[Any]] = [
+            [] for _ in readers
+        ]  # what is fused may have something to do of no rows
+        for rows in tables:
+            if not rows.num_rows:
+                continue
+            count += rows.num_rows
+            # Readers know the origin by its identity, and find its rows under that.
+            known: dict[str, pa.Table] = {origin.identity: rows}
+            for one, gathered in zip(readers, inputs, strict=True):
+                table = self._evaluate(one.node, known, refused, place)
+                if isinstance(one.to, Placed):
+                    started = time.perf_counter()
+                    gathered.append(one.to.operator.prepare(one.port, table).parcel)
+                    self.meter.got(one.to.id, table.num_rows)
+                    self.meter.took(one.to.id, started)
+                else:
+                    gathered.append(table)
         for bad in refused:
             letters = Letters.of_rows(bad.rows, self.plan.wall_us // 1_000, bad.reason)
             self.bury(placed.name, place, [letters])
         self._finish(readers, inputs, origin, shard)
+        return count
 
     def _evaluate(
         self, node: Node, known: dict[str, pa.Table], refused: list[Refused], place: str

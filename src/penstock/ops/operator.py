@@ -16,7 +16,7 @@ and says which. Nothing else is ever late, as operators keep their promises.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -142,6 +142,7 @@ class Step:
             that come. None unless asked. A table with retention says by `$expiry` what that takes.
         closed: of a table with windows, the rows of those that were closed; None unless asked.
         files_written: how many, and `bytes_written`: how long they are together.
+        more: changes that follow, where they may be many more than came: made as they are asked for.
     """
 
     state: Any
@@ -149,6 +150,7 @@ class Step:
     closed: pa.Table | None = None
     files_written: int = 0
     bytes_written: int = 0
+    more: Iterable[pa.Table] = field(default=(), kw_only=True)
 
 
 class Operator(Protocol):

@@ -5,7 +5,8 @@
 A row that ends before it comes is never given; one that has yet to start waits. What comes and goes when
 the frontier moves is found by its time: rows that are there lie in stretches of the time at which they end,
 and rows that wait in stretches of the time at which they start. So a batch reads what it moves, and
-what has ended is dropped by whole stretches.
+what has ended is dropped by whole stretches. After a pause, a batch may move much more than came: that is
+read, kept and given a chunk at a time.
 
 The content depends on the rows and on now alone: not on when a row came, nor on how batches were cut.
 So no row is late here.
@@ -31,14 +32,17 @@ from penstock.ops.kept import Kept
 from penstock.ops.operator import Context, Prepared, Step
 from penstock.ops.routed import Routed, routed, routed_schema
 from penstock.ops.windows import NO_TIME
+from penstock.state import kernels
 from penstock.state.bag import Bag, negated, weights_of
-from penstock.state.layout import WINDOW, Layout
+from penstock.state.layout import WINDOW, Layout, concat, hashes, windows
 from penstock.state.trace import ALWAYS, Trace
 
 __all__ = ["TemporalFilter"]
 
 STRETCH_US: Final = SECOND_US
 """What ends within one is read again by each batch that moves now within it."""
+CHUNK_ROWS: Final = 1 << 16
+"""Rows that are moved at a time, where now has jumped."""
 THERE: Final = "there"
 WAITING: Final = "waiting"
 
@@ -143,27 +147,23 @@ class TemporalFilter(Timeless):
             CorruptError: a file of the state is not what was written.
         """
         before, now = self._now(state.frontiers_us), self._now(context.frontiers_us)
-        come, waiting = self._arrived(inputs[0], now)
-        gone = []
-        if now > before:
-            if self.starts is not None:
-                for rows in self._between(state.traces[WAITING], self.starts, before, now):
-                    come.append(self._placed(rows, self.ends, now))
-            if self.ends is not None:
-                gone = self._between(state.traces[THERE], self.ends, before, now)
-        entered = self._bag.sum(come)
-        deltas = {THERE: entered, WAITING: waiting}
+        come = self._arrived(inputs[0], before, now)
         low_us = ALWAYS if now == NO_TIME else int(_stretch(now))
-        traces, files, size = {}, 0, 0
-        for name, trace in state.traces.items():
-            writer = context.writer(name)
-            expires = name == WAITING or self.ends is not None
-            traces[name] = trace.append(deltas[name], writer, low_us=low_us if expires else None)
+        traces, files, size = dict(state.traces), 0, 0
+        writer = context.writer(THERE)
+        for rows in self._entering(state, come, before, now):
+            low = None if self.ends is None else low_us
+            traces[THERE] = traces[THERE].append(rows, writer, low_us=low)
+        files, size = writer.written, writer.bytes
+        if WAITING in traces:
+            writer = context.writer(WAITING)
+            traces[WAITING] = traces[WAITING].append(come.waits, writer, low_us=low_us)
             files, size = files + writer.written, size + writer.bytes
-        changes = None
-        if self.gives:
-            changes = changes_of(self._bag.sum([entered, *map(negated, gone)]), self.input)
-        return Step(Kept(traces, context.frontiers_us), changes, None, files, size)
+        kept = Kept(traces, context.frontiers_us)
+        if not self.gives:
+            return Step(kept, None, None, files, size)
+        changes = self._changes(state, come, before, now)
+        return Step(kept, next(changes), None, files, size, more=changes)
 
     def scan(
         self,
@@ -185,29 +185,62 @@ class TemporalFilter(Timeless):
     def _now(self, frontiers_us: Sequence[int]) -> int:
         return min(frontiers_us[port] for port in self.clocks) if frontiers_us else NO_TIME
 
-    def _arrived(
-        self, parts: Sequence[Routed], now: int
-    ) -> tuple[list[pa.RecordBatch], pa.RecordBatch]:
-        """What is there of the rows that came, and what waits."""
+    def _arrived(self, parts: Sequence[Routed], before: int, now: int) -> _Arrived:
+        """What came, by when it starts."""
         nothing = self._bag.layout.empty()
         if not parts:
-            return [], nothing
+            return _Arrived(nothing, nothing, nothing)
         rows = Routed.combine(parts)
-        batch = self._bag.delta(rows.batch, rows.hashes, rows.weights, None)
         if self.starts is None:
-            return [self._placed(batch, self.ends, now)], nothing
-        due = vectors.raw(batch.column(self.starts)) <= now
-        waits = batch.filter(pa.array(~due))
-        waits = self._bag.sum([_at(waits, _stretch(vectors.raw(waits.column(self.starts))))])
-        return [self._placed(batch.filter(pa.array(due)), self.ends, now)], waits
+            batch = self._bag.delta(rows.batch, rows.hashes, rows.weights, None)
+            return _Arrived(self._bag.sum([self._placed(batch, now)]), nothing, nothing)
+        stretches = _stretch(vectors.raw(rows.batch.column(self.starts)))
+        batch = self._bag.delta(rows.batch, rows.hashes, rows.weights, stretches)
+        starts = vectors.raw(batch.column(self.starts))
+        there = self._bag.sum([self._placed(batch.filter(pa.array(starts <= before)), now)])
+        enter = batch.filter(pa.array((starts > before) & (starts <= now)))
+        return _Arrived(there, enter, batch.filter(pa.array(starts > now)))
 
-    def _between(self, trace: Trace, column: str, before: int, now: int) -> list[pa.RecordBatch]:
-        """The rows of a trace whose time is in (before, now]."""
-        found = []
-        for rows in trace.scan(None if before == NO_TIME else int(_stretch(before)), now + 1):
+    def _changes(self, state: Kept, come: _Arrived, before: int, now: int) -> Iterator[pa.Table]:
+        """What goes, then what comes; at least one table."""
+        if self.ends is not None and now > before:
+            for rows in self._between(state.traces[THERE], self.ends, before, now):
+                yield changes_of(negated(rows), self.input)
+        for rows in self._entering(state, come, before, now):
+            yield changes_of(rows, self.input)
+
+    def _entering(
+        self, state: Kept, come: _Arrived, before: int, now: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Deltas of what is there, at least one: first with what came, whose time has been before."""
+        rows, left = come.there, come.enter
+        if WAITING in state.traces and now > before:
+            assert self.starts is not None, "rows wait for it"
+            held = self._bag.layout.empty()
+            for chunk in self._between(state.traces[WAITING], self.starts, before, now):
+                # What came may take a row back that waits, or add to it: they go together, by their place.
+                # A chunk may end within a place, which then belongs to the next one.
+                waited = concat([held, chunk])
+                last = int(windows(waited)[-1]), int(hashes(waited)[-1])
+                end, upto = _below(waited, last), _below(left, last)
+                held = waited.slice(end)
+                due = self._bag.sum([waited.slice(0, end), left.slice(0, upto)])
+                left = left.slice(upto)
+                yield self._bag.sum([rows, self._placed(due, now)])
+                rows = self._bag.layout.empty()
+            left = self._bag.sum([held, left])
+        yield self._bag.sum([rows, self._placed(left, now)])
+
+    def _between(
+        self, trace: Trace, column: str, before: int, now: int
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a trace whose time is in (before, now], some at a time and never none."""
+        low = None if before == NO_TIME else int(_stretch(before))
+        for rows in trace.scan(low, now + 1, chunk_rows=CHUNK_ROWS):
             times = vectors.raw(rows.column(column))
-            found.append(rows.filter(pa.array((times > before) & (times <= now))))
-        return found
+            found = rows.filter(pa.array((times > before) & (times <= now)))
+            if len(found):
+                yield found
 
     def _lasting(self, rows: pa.RecordBatch, now: int) -> pa.RecordBatch:
         """Those that haven't ended."""
@@ -215,12 +248,12 @@ class TemporalFilter(Timeless):
             return rows
         return rows.filter(pa.array(vectors.raw(rows.column(self.ends)) > now))
 
-    def _placed(self, rows: pa.RecordBatch, by: str | None, now: int) -> pa.RecordBatch:
-        """Rows that haven't ended, where those lie that are there."""
+    def _placed(self, rows: pa.RecordBatch, now: int) -> pa.RecordBatch:
+        """Rows that haven't ended, where those lie that are there; yet to be sorted."""
         rows = self._lasting(rows, now)
-        if by is None:
+        if self.ends is None:
             return _at(rows, np.zeros(len(rows), np.int64))
-        return _at(rows, _stretch(vectors.raw(rows.column(by))))
+        return _at(rows, _stretch(vectors.raw(rows.column(self.ends))))
 
     # -- how it is laid out -------------------------------------------------------------------------
 
@@ -238,6 +271,26 @@ class TemporalFilter(Timeless):
         clock = routed_schema(pa.schema([]), timed=False, weighted=False)
         rows = routed_schema(self.input, timed=False, weighted=True)
         return (rows, *(clock for _ in range(max(self.clocks))))
+
+
+@dataclass(frozen=True)
+class _Arrived:
+    """Rows that came, sorted.
+
+    Attributes:
+        there: whose time to be there has begun before, where those lie that are there.
+        enter: whose time begins with what now has become, where those lie that wait.
+        waits: whose time is yet to come, likewise.
+    """
+
+    there: pa.RecordBatch
+    enter: pa.RecordBatch
+    waits: pa.RecordBatch
+
+
+def _below(rows: pa.RecordBatch, place: tuple[int, int]) -> int:
+    """How many of some sorted rows lie before a place."""
+    return int(kernels.bisect(windows(rows), hashes(rows), 0, len(rows), *place, False))  # noqa: FBT003
 
 
 def _stretch(times_us: Any) -> Any:
