@@ -163,7 +163,7 @@ class GroupQuery(Timeless):
         """The answers of the touched groups as they were, taken back, and as they are."""
         first = self.always and not state.frontiers_us  # nothing has been given yet
         if not self.inputs:
-            made = [self._out_delta(self._answer(()))] if first else []
+            made = [self._given(self._answer(()))] if first else []
             return changes_of(self._out.sum(made), self.output)
         touched = self._touched(deltas)
         if not len(touched) and not first:
@@ -174,9 +174,9 @@ class GroupQuery(Timeless):
             there = bag.find(trace, touched.rename_columns(names))
             before.append(there)
             after.append(bag.sum([there, delta]))
-        moved = [self._out_delta(self._answer(after))]
+        moved = [self._given(self._answer(after))]
         if not first:
-            moved.append(negated(self._out_delta(self._answer(before))))
+            moved.append(negated(self._given(self._answer(before))))
         return changes_of(self._out.sum(moved), self.output)
 
     def _touched(self, deltas: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
@@ -211,11 +211,12 @@ class GroupQuery(Timeless):
             rows = rows.take(vectors.from_int64(at))
         return pa.Table.from_batches([self._bags[port].rows(rows)])
 
-    def _out_delta(self, rows: pa.Table) -> pa.RecordBatch:
+    def _given(self, rows: pa.Table) -> pa.RecordBatch:
+        """Rows as the output's bag has them, yet to be sorted."""
         batch = pa.RecordBatch.from_arrays(
             [vectors.contiguous(column) for column in rows.columns], schema=self._out.schema
         )
-        return self._out.delta(batch, np.zeros(len(batch), np.int64), None, None)
+        return self._out.spread(batch, np.zeros(len(batch), np.int64), None, None)
 
     def _delta(self, port: int, parts: Sequence[Routed]) -> pa.RecordBatch:
         bag = self._bags[port]

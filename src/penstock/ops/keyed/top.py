@@ -26,8 +26,8 @@ from penstock.ops.bases import Timeless, changes_of
 from penstock.ops.kept import Kept
 from penstock.ops.operator import Context, Prepared, Step
 from penstock.ops.routed import Routed, routed, routed_schema
-from penstock.state.bag import COUNT, Bag, negated, weights_of
-from penstock.state.layout import Layout
+from penstock.state.bag import COUNT, Bag, weights_of
+from penstock.state.layout import Layout, concat, taken
 from penstock.state.ordered import ends
 
 __all__ = ["Top"]
@@ -123,7 +123,7 @@ class Top(Timeless):
         [parts] = inputs
         trace = state.traces["rows"]
         delta = self._bag.layout.empty()
-        old, new = delta, delta
+        moved = delta
         if parts:
             rows = Routed.combine(parts)
             delta = self._bag.delta(rows.batch, rows.hashes, rows.weights, None)
@@ -131,13 +131,11 @@ class Top(Timeless):
             if self.takes_back:
                 number = self._number(delta)
                 (_, was), (_, now) = ends(trace, groups, delta, number, self.n)
-                old, new = self._firsts(was), self._firsts(now)
+                moved = self._moved(was, now) if self.gives else moved
             else:  # what isn't among the first can be forgotten
                 there = self._bag.find(trace, groups)
-                old = self._firsts(there)
-                new = self._firsts(self._bag.sum([there, delta]))
-                delta = self._bag.sum([negated(old), new])
-        changes = self._changes(old, new) if self.gives else None
+                delta = moved = self._moved(there, self._bag.sum([there, delta]))
+        changes = changes_of(moved, self.input) if self.gives else None
         writer = context.writer("rows")
         kept = Kept({"rows": context.arranged("rows").append(trace, delta, writer)})
         return Step(kept, changes, None, writer.written, writer.bytes)
@@ -149,7 +147,8 @@ class Top(Timeless):
         hi_us: int | None = None,  # noqa: ARG002
     ) -> Iterator[pa.RecordBatch]:
         """See `Operator`."""
-        rows = self._firsts(self._bag.sum(list(state.traces["rows"].scan())))
+        rows = self._bag.sum(list(state.traces["rows"].scan()))
+        rows, _ = self._firsts(rows, self._number(rows))
         at = np.repeat(np.arange(len(rows)), weights_of(rows))
         found = rows.take(vectors.from_int64(at))
         yield pa.RecordBatch.from_arrays(
@@ -158,11 +157,21 @@ class Top(Timeless):
 
     # -- the work -----------------------------------------------------------------------------------
 
-    def _firsts(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Of each group, the first rows by the order: rows of a bag with weights that add up to n."""
+    def _moved(self, was: pa.RecordBatch, now: pa.RecordBatch) -> pa.RecordBatch:
+        """How the first rows of some groups change: all rows of both times are put in order at once."""
+        rows = concat([was, now])
+        is_now = np.arange(len(rows)) >= len(was)
+        there, at = self._firsts(rows, 2 * self._number(rows) + is_now)
+        weights = weights_of(there) * np.where(is_now[at], 1, -1)
+        column = there.schema.get_field_index(COUNT)
+        signed = there.set_column(column, there.schema.field(column), vectors.from_int64(weights))
+        return self._bag.sum([signed])
+
+    def _firsts(self, rows: pa.RecordBatch, number: Vector) -> tuple[pa.RecordBatch, Vector]:
+        """Of each group, the first rows by the order: with weights that add up to n, and which they were."""
         if not len(rows):
-            return rows
-        order, groups = self._sorted(rows)
+            return rows, np.zeros(0, np.int64)
+        order, groups = self._sorted(rows, number)
         weights = weights_of(rows)[order]
         ends = np.cumsum(weights)
         starts = ends - weights  # rows before this one, in all groups
@@ -170,22 +179,22 @@ class Top(Timeless):
         base = np.repeat(starts[begins], np.diff([*begins, len(order)]))
         left = np.clip(self.n - (starts - base), 0, weights)
         keep = np.flatnonzero(left)
-        found = rows.take(vectors.from_int64(order[keep]))
+        found = taken(rows, order[keep])
         at = found.schema.get_field_index(COUNT)
-        return found.set_column(at, found.schema.field(at), vectors.from_int64(left[keep]))
+        found = found.set_column(at, found.schema.field(at), vectors.from_int64(left[keep]))
+        return found, order[keep]
 
     def _firsts_of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The same of rows that are on their way, in the order that they came in."""
         if len(rows) <= self.n:
             return rows
-        order, groups = self._sorted(rows)
+        order, groups = self._sorted(rows, self._number(rows))
         begins = np.concatenate([[0], np.flatnonzero(np.diff(groups)) + 1])
         nth = np.arange(len(order)) - np.repeat(begins, np.diff([*begins, len(order)]))
         return rows.take(vectors.from_int64(np.sort(order[nth < self.n])))
 
-    def _sorted(self, rows: pa.RecordBatch) -> tuple[Vector, Vector]:
+    def _sorted(self, rows: pa.RecordBatch, number: Vector) -> tuple[Vector, Vector]:
         """The order of rows by group, then by the order; and each one's group, in that order."""
-        number = self._number(rows)
         columns = {"$group": vectors.from_int64(number)}
         by: list[tuple[str, str]] = [("$group", "ascending")]
         named = [*self.order, *((f.name, False) for f in self.input)]
@@ -206,9 +215,6 @@ class Top(Timeless):
         at += [rows.column(name) for name in self.per]
         place = pa.RecordBatch.from_arrays(at, schema=self._groups.schema)
         return self._groups.grouping(place)[0].astype(np.int64)
-
-    def _changes(self, old: pa.RecordBatch, new: pa.RecordBatch) -> pa.Table:
-        return changes_of(self._bag.sum([negated(old), new]), self.input)
 
     @cached_property
     def _bag(self) -> Bag:
