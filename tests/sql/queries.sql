@@ -112,6 +112,11 @@ SELECT t.id, s.v FROM t JOIN u ON t.k = u.k AND u.w NOT IN (SELECT v FROM s) RIG
 SELECT t.id, u.id AS other FROM t LEFT JOIN u ON t.k = u.k AND u.w < (SELECT max(w) FROM u AS i WHERE i.k = t.k);
 SELECT t.id, u.id AS other FROM t FULL JOIN u ON t.k = u.k AND (t.v > 1 OR u.w IN (SELECT v FROM s));
 SELECT t.id FROM t ANTI JOIN u ON t.k = u.k AND (SELECT max(v) FROM t AS i WHERE i.k = u.k) >= t.v;
+SELECT s.v, u.id FROM s JOIN t ON s.k = t.id AND t.id > (SELECT min(k) FROM t AS i) LEFT JOIN u ON t.k = u.id AND u.id = (SELECT count(DISTINCT i.id) FROM t AS i WHERE i.v > u.w);
+SELECT t.k, u.w FROM t LEFT JOIN u ON t.k = u.k AND t.v > (SELECT min(w) FROM u AS i WHERE i.k = t.k) AND u.w < (SELECT max(v) FROM t AS i WHERE i.k = u.k);
+SELECT t.k, u.w FROM t FULL JOIN u ON t.k = u.k AND t.v IN (SELECT w FROM u AS i WHERE i.k = t.k) AND u.w NOT IN (SELECT v FROM t AS i WHERE i.k = u.k);
+SELECT t.k FROM t SEMI JOIN u ON t.k = u.k AND t.v > (SELECT min(w) FROM u AS i WHERE i.k = t.k) AND u.w < (SELECT max(v) FROM t AS i WHERE i.k = u.k);
+SELECT t.k, u.w FROM t LEFT JOIN u ON t.k = u.k AND u.w > (SELECT min(v) FROM t AS i WHERE i.k = u.k) LEFT JOIN u AS o ON o.k = t.k AND o.w > (SELECT max(v) FROM t AS i WHERE i.k = o.k) WHERE t.v > (SELECT min(w) FROM u AS i WHERE i.k = t.k);
 SELECT id, k FROM t ORDER BY (SELECT max(w) FROM u WHERE u.k = t.k), id LIMIT 2;
 SELECT DISTINCT ON (k) id, k FROM t ORDER BY k, (SELECT max(w) FROM u WHERE u.w > t.v), id LIMIT 5;
 SELECT k, count(*) AS n FROM t GROUP BY k ORDER BY (SELECT max(w) FROM u WHERE u.k = t.k), k LIMIT 2;

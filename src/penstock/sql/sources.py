@@ -233,10 +233,14 @@ class From:
                     "LEFT JOIN as LEFT JOIN LATERAL (SELECT … WHERE …) ON TRUE, and a SEMI or ANTI JOIN as "
                     "[NOT] EXISTS (…) in WHERE"
                 )
-            scope, plain = self.subqueries.attached(self.current if is_left else right, node)
-            scope, [column] = scope.computed([plain], "on")
+            before = self.current if is_left else right
+            scope, plain = self.subqueries.attached(before, node)
+            taken = right if is_left else self.current  # where no column may have its name either
+            column = scope.fresh(f"on {len(made)}", taken.rows.names)
+            rows = scope.rows.added({column: scope.sql(plain)}).only([*before.rows.names, column])
             made[node] = exp.column(str(len(made)), IN_ON)
-            scope = replace(scope, names={**scope.names, (IN_ON, str(len(made) - 1)): column})
+            names = {**scope.names, (IN_ON, str(len(made) - 1)): column}
+            scope = replace(scope, rows=rows, names=names)
             self.current, right = (scope, right) if is_left else (self.current, scope)
         return [replaced(one, made.get) for one in on] if made else on, right
 

@@ -53,8 +53,10 @@ class Subqueries:
             return joined_back(scope, found, carry, "anti" if negated else "semi")
         if isinstance(inside, exp.In) and inside.args.get("query") is not None and not negated:
             return self._in(scope, inside)
+        own = scope.rows.names
         scope, plain = self.attached(scope, condition)
-        return filtered(scope, [plain], self.env.clocks)
+        scope = filtered(scope, [plain], self.env.clocks)
+        return replace(scope, rows=scope.rows.only(own))  # other rows may call theirs the same
 
     def _asked(self, scope: Scope, query: exp.Expr) -> tuple[Answer, Carry]:
         """A subquery's answer for each combination of the columns that it has of these rows."""
