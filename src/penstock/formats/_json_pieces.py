@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.core.kernels import BLOCK, njit, types
-from penstock.formats._json_text import copy_plain
+from penstock.core.kernels.copying import copy_plain
 from penstock.formats._words import (
     I64_OUT,
     U8_IN,

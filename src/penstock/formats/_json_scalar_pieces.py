@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.core.kernels import njit, types
+from penstock.core.kernels.copying import copy_plain
 from penstock.core.time import DAY_US, INSTANT_MAX_US, INSTANT_MIN_US
-from penstock.formats._json_text import copy_plain
 from penstock.formats._words import I64_OUT, U8_IN, U8_OUT, U64, inlined, load64, store64
 
 INSTANT_BYTES = 29  # "YYYY-MM-DDTHH:MM:SS.ffffffZ" with its quotes

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 from penstock.core.kernels import BLOCK, njit, types
+from penstock.core.kernels.copying import called, copy_plain, inlined
 from penstock.formats._json_scan import ESCAPES, hex4
-from penstock.formats._words import U8_IN, U8_OUT, called, copy_block, inlined
+from penstock.formats._words import U8_IN, U8_OUT
 
 PADDING = BLOCK  # bytes that the output has beyond the text: blocks are written whole
 
@@ -57,17 +58,6 @@ def copy_escaped(source, p, out, q, length):
                 code = 0x10000 + ((code - 0xD800) << 10) + hex4(source, p + 2) - 0xDC00
                 p += 6
             q = put_character(out, q, code)
-
-
-@inlined
-def copy_plain(source, p, out, q, length):
-    """Copies `length` bytes, in blocks; what is written beyond them is overwritten or padding."""
-    if p + length + BLOCK <= len(source):
-        for k in range(0, length, BLOCK):
-            copy_block(source, p + k, out, q + k)
-    else:
-        for k in range(length):
-            out[q + k] = source[p + k]
 
 
 @inlined

@@ -19,19 +19,13 @@ from typing import Final
 
 import numpy as np
 
-from penstock.core.kernels import instruction, njit, types
+from penstock.core.kernels import instruction, types
+from penstock.core.kernels.copying import called, copy_block, inlined  # noqa: F401 - kernels take them from here
 
 U64: Final = np.uint64
 U8_IN: Final = types.Array(types.uint8, 1, "C", readonly=True)  # a writable array fits as well
 U8_OUT: Final = types.uint8[::1]
 I64_OUT: Final = types.int64[::1]
-
-# How the functions that kernels call are compiled: into their callers, which alone have signatures
-# and a cache on disk, and without counting references to arrays, which costs more than the work.
-# `inlined` is for the usual way through a row (an array is seven arguments to a call), `called`
-# for what is rare or long.
-called: Final = njit(nogil=True, error_model="numpy", _nrt=False)
-inlined: Final = njit(nogil=True, error_model="numpy", _nrt=False, forceinline=True)
 
 ONES: Final = U64(0x0101010101010101)
 HIGH_BITS: Final = U64(0x8080808080808080)
@@ -41,7 +35,6 @@ load64 = instruction("load64")
 store64 = instruction("store64")
 marks_text = instruction("marks_text")
 marks_escapes = instruction("marks_escapes")
-copy_block = instruction("copy_block")
 trailing_zeros = instruction("trailing_zeros")
 leading_zeros = instruction("leading_zeros")
 multiply_high = instruction("multiply_high")

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.core.kernels import BLOCK, instruction, njit, types
+from penstock.core.kernels import BLOCK, njit, types
+from penstock.core.kernels.copying import copy_plain, inlined
 
 __all__ = ["BOOL", "PADDING", "PLAIN", "TEXT", "find_values", "wrap_all", "write_objects"]
 
@@ -24,9 +25,6 @@ _TAB, _NEWLINE, _QUOTE, _BACKSLASH, _N, _T, _SPACE, _CLOSE = 9, 10, 34, 92, 78, 
 _U8 = types.Array(types.uint8, 1, "C", readonly=True)
 _I64 = types.Array(types.int64, 1, "C", readonly=True)
 _OUT, _I64_OUT, _I32_OUT = types.uint8[::1], types.int64[::1], types.int32[::1]
-
-copy_block = instruction("copy_block")
-inlined: Final = njit(nogil=True, error_model="numpy", _nrt=False, forceinline=True)
 
 
 @njit(types.int64(_U8, types.int64, _I64_OUT, _I64_OUT, _OUT), cache=True, nogil=True)
@@ -65,13 +63,8 @@ def find_values(data, columns, at, size, escaped):
 
 @inlined
 def put(source, p, out, q, length):
-    """Copies bytes, in blocks where the source goes on: the position past them."""
-    if p + length + BLOCK <= len(source):
-        for k in range(0, length, BLOCK):
-            copy_block(source, p + k, out, q + k)
-    else:
-        for k in range(length):
-            out[q + k] = source[p + k]
+    """Copies bytes: the position past them."""
+    copy_plain(source, p, out, q, length)
     return q + length
 
 
