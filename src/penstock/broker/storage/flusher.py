@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 
 __all__ = ["Durable", "Flusher", "is_durable", "made_durable"]
 
-THREADS: Final = 4
+THREADS: Final = 8
 """Logs that are synced at once: the file system merges the journal commits of concurrent syncs."""
 TOGETHER_MAX: Final = 16
 """Most logs without waiting requests that are synced at once; a request waits for these at most."""
