@@ -58,6 +58,31 @@ def test_a_program_runs() -> None:
     assert [b'"op":"d"' in one.value for one in run.topic("changed")] == [False, True]
 
 
+def test_upserts_are_written_at_once_or_every_so_often() -> None:
+    """EVERY writes a group's newest row once in so much time, and what has changed since when it is over."""
+    app = SqlFlow("shop")
+    counted = "SELECT k, count(*) AS n FROM s GROUP BY k"
+    app.sql(f"""
+        CREATE STREAM s (k STRING);
+        CREATE SINK each INTO each AS {counted} EMIT UPSERTS;
+        CREATE SINK paced INTO paced AS {counted} EMIT EVERY INTERVAL 10 SECONDS;
+    """)
+    run = ps.testing.run(app)
+
+    def newest(topic: str) -> list[bytes | None]:
+        return [one.value for one in run.topic(topic)]
+
+    counts = [b'{"k":"a","n":%d}' % n for n in (1, 2, 3)]
+    for n in (1, 2, 3):
+        run.send("s", k="a")
+        run.settle()
+        assert newest("each") == counts[:n]
+        assert newest("paced") == counts[:1]
+    run.advance("10 seconds")
+    assert newest("each") == counts
+    assert newest("paced") == [counts[0], counts[2]]
+
+
 def test_python_and_sql_read_each_other() -> None:
     app = SqlFlow("shop")
     orders = app.stream("orders", "id BIGINT, who STRING, total DOUBLE")
