@@ -83,6 +83,7 @@ def check(snapshot: Snapshot) -> None:
         assert row == {"total": 0, "accounts": len(balances)}
 
 
+@pytest.mark.slow
 def test_every_version_adds_up() -> None:
     """Records of one change reach the total in one version, however batches are cut."""
     run = ps.testing.run(bank(), cores=3)

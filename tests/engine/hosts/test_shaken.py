@@ -156,6 +156,7 @@ def test_the_seed_is_reported(
         ps.testing.run(app)
 
 
+@pytest.mark.slow
 def test_transactions_are_shaken_too() -> None:
     """What lost attempts wrote doesn't count; what is read is the same as of a still run."""
     still = still_run(0)
