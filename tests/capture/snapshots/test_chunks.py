@@ -7,20 +7,20 @@ import contextlib
 import random
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from tests.patience import PATIENCE_S
 
+from penstock.capture._chunked import Chunk, GoneError, Mark, Part, Rows
+from penstock.capture._chunked._incremental import Changes
+from penstock.capture._chunked._queue import Chunks
 from penstock.capture._postgres._copy import split
 from penstock.capture._postgres._pgoutput import Column, Relation
 from penstock.capture._postgres._rows import Facts, Table
 from penstock.capture._postgres._snapshots import _chunks
-from penstock.capture._postgres._snapshots._blocks import Rows, rows_of, wrapped
-from penstock.capture._postgres._snapshots._chunks import Chunk, Chunks, GoneError, Mark, Part
-from penstock.capture._postgres._snapshots._incremental import Changes
+from penstock.capture._postgres._snapshots._blocks import rows_of, wrapped
 from penstock.capture._postgres._types import Type
 from penstock.errors import CorruptError
 
@@ -101,8 +101,14 @@ class Reads:
         self.random, self.keys = random.Random(seed), [f"{i:06}" for i in range(count)]
         self.lock = threading.Lock()
 
-    def __call__(self, server: Any, values: Any) -> Reads:
-        return self
+    def close(self) -> None: ...
+
+    def cancel(self) -> None: ...
+
+    def sever(self) -> None: ...
+
+    def has_no_room(self, _: Exception) -> bool:
+        return False
 
     def opened(self, part: Part) -> Part:
         return Part(part.table, last=(self.keys[-1],)) if self.keys else part
@@ -141,14 +147,14 @@ def take_all(chunks: Chunks, ready: threading.Event) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_each_key_is_in_one_chunk_in_the_keys_order(seed, monkeypatch) -> None:
+def test_each_key_is_in_one_chunk_in_the_keys_order(seed) -> None:
     """However many connections read, chunks are cut, and snapshots are taken again."""
     random_ = random.Random(seed)
     reads = Reads(seed, random_.choice([0, 1, 500]))
-    monkeypatch.setattr(_chunks, "_Reader", reads)
     ready, found = threading.Event(), []
     chunks = Chunks(
-        *("postgresql://nowhere", "precise", Part("t"), random_.randint(1, 4)),
+        [reads] * random_.randint(1, 4),
+        Part("t"),
         mark=lambda: Mark(len(found)),
         ready=ready.set,
     )
@@ -165,13 +171,10 @@ def test_each_key_is_in_one_chunk_in_the_keys_order(seed, monkeypatch) -> None:
     assert [one.decode() for one in found] == reads.keys
 
 
-def test_what_cannot_be_read_is_reported_where_the_chunk_would_be(monkeypatch) -> None:
+def test_what_cannot_be_read_is_reported_where_the_chunk_would_be() -> None:
     """Chunks before it are there."""
     reads, ready = Reads(1, 500), threading.Event()
-    monkeypatch.setattr(_chunks, "_Reader", reads)
-    chunks = Chunks(
-        *("postgresql://nowhere", "precise", Part("t"), 2), mark=lambda: Mark(0), ready=ready.set
-    )
+    chunks = Chunks([reads] * 2, Part("t"), mark=lambda: Mark(0), ready=ready.set)
     try:
         assert first(chunks, ready).count
 
@@ -222,7 +225,7 @@ def test_a_snapshot_has_what_was_sent_before_also_while_others_are_read() -> Non
     changes, lacks = Changes(), Catalog("11", "11")
     changes.begin(10)
     changes.begin(11)
-    read = _chunks._Reader(lacks, "precise").read  # type: ignore[arg-type]
+    read = _chunks.Reader(lacks, "precise").read  # type: ignore[arg-type]
     one, two = changes.mark(), changes.mark()
     assert read(Part("t"), (), ("9",), one) is None
     changes.begin(12)
@@ -235,7 +238,7 @@ def test_a_snapshot_has_what_was_sent_before_also_while_others_are_read() -> Non
 
 def test_changed_keys_are_bounded(monkeypatch) -> None:
     """Beyond the bound nothing is remembered: the chunks are read again."""
-    monkeypatch.setattr("penstock.capture._postgres._snapshots._incremental.KEYS_MAX", 2)
+    monkeypatch.setattr("penstock.capture._chunked._incremental.KEYS_MAX", 2)
     changes = Changes()
     changes.begin(1)
     for key in (b"a", b"b", b"c"):

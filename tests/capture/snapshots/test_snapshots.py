@@ -15,12 +15,13 @@ from click.testing import CliRunner
 from tests.patience import PATIENCE_S, wait_until
 
 from penstock.capture import drop, snapshot, status
+from penstock.capture._chunked import Mark, Part, _incremental, _queue
+from penstock.capture._chunked._queue import Chunks
 from penstock.capture._notifications import Notifications
 from penstock.capture._output import Captured, Output
 from penstock.capture._postgres._pgoutput import Begin
 from penstock.capture._postgres._server import Server
-from penstock.capture._postgres._snapshots import _chunks, _incremental, _initial
-from penstock.capture._postgres._snapshots._chunks import Chunks, Mark, Part
+from penstock.capture._postgres._snapshots import _chunks, _initial
 from penstock.capture._progress import Log
 from penstock.capture._schemas import Schemas
 from penstock.capture._snapshots import Progress
@@ -143,12 +144,12 @@ def test_a_chunk_that_is_read_within_a_transaction_does_not_end_the_wait(source)
 
 def test_reads_end_though_the_server_doesn_t(source, monkeypatch) -> None:
     """A process of the server that hangs isn't waited for."""
-    monkeypatch.setattr(_chunks, "CLOSE_S", 0.2)
+    monkeypatch.setattr(_queue, "CLOSE_S", 0.2)
     source.execute("CREATE TABLE t (a int PRIMARY KEY); INSERT INTO t VALUES (1)")
     with psycopg.connect(source.url) as holder:
         holder.execute("LOCK TABLE t")
         marked = {"mark": lambda: Mark(0), "ready": lambda: None}
-        chunks = Chunks(source.url, "precise", Part("public.t"), 1, **marked)
+        chunks = Chunks([_chunks.Reader(Server(source.url), "precise")], Part("public.t"), **marked)
         query = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
         [(pid,)] = wait_until(lambda: source.rows(query))
         os.kill(pid, signal.SIGSTOP)
@@ -170,7 +171,8 @@ def test_a_server_with_few_connections_is_read_by_those_that_there_are(source) -
     source.execute(f"GRANT SELECT ON t TO {source.database}")
     url, ready = source.server.url(source.database, source.database), threading.Event()
     part = Part("public.t")
-    chunks = Chunks(url, "precise", part, 3, mark=lambda: Mark(0), ready=ready.set)
+    readers = [_chunks.Reader(Server(url), "precise") for _ in range(3)]
+    chunks = Chunks(readers, part, mark=lambda: Mark(0), ready=ready.set)
     keys: list[bytes] = []
     try:
         while True:
@@ -192,7 +194,7 @@ def test_a_table_that_is_rewritten_loses_no_rows(source) -> None:
     source.execute("INSERT INTO t SELECT i, i FROM generate_series(1, 30) i")
     waiting = "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 't'::regclass"
     server, part = Server(source.url), Part("public.t")
-    reader = _chunks._Reader(server, "precise")
+    reader = _chunks.Reader(server, "precise")
     reads: tuple[Callable[[], object], ...] = (
         lambda: reader.opened(part).last,
         lambda: reader.end(Part("public.t", last=("30",)), ()),

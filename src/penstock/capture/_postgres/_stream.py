@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
+from penstock.capture._chunked import CONNECTIONS, Incremental
 from penstock.capture._database import Settings
 from penstock.capture._envelope import DELETIONS_FOLLOW
 from penstock.capture._output import Output
@@ -20,7 +21,7 @@ from penstock.capture._postgres._pgoutput import Begin, Commit, Message, Relatio
 from penstock.capture._postgres._plain import Changes, Place
 from penstock.capture._postgres._rows import Table
 from penstock.capture._postgres._server import Server
-from penstock.capture._postgres._snapshots import CONNECTIONS, Incremental
+from penstock.capture._postgres._snapshots import PostgresWays
 from penstock.capture._postgres._streamed import Streamed
 from penstock.errors import CorruptError, SetupError
 
@@ -114,9 +115,8 @@ class Stream:
         self._output, self._extras = output, extras
         self._put = output.put
         connections = settings.options.get("snapshot_connections", CONNECTIONS)
-        self._incremental = Incremental(
-            server.url, encoder, values, output, self.confirm, connections
-        )
+        ways = PostgresWays(server.url, encoder, values, connections)
+        self._incremental = Incremental(output, ways, self.confirm)
         self._tables: dict[int, _Watch | None] = {}
         self._begin: Begin | None = None
         self._commit_lsn = 0

@@ -9,32 +9,25 @@ one, as `Table.of_texts` does. `rows_of` gives the same JSON as that and `Table.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.capture._chunked import Rows
 from penstock.capture._postgres._copy import unescaped
 from penstock.capture._postgres._rows import Table, fragment, members
 from penstock.capture._postgres._snapshots import _kernels as kernels
 from penstock.capture._postgres._types import is_bool
 from penstock.errors import CorruptError, LimitError
 
-__all__ = ["Rows", "rows_of", "wrapped"]
+__all__ = ["rows_of", "wrapped"]
 
 VALUES_BYTES_MAX: Final = 2**31 - 1
 """Of all rows at once: Arrow's offsets are 32 bits."""
 _CONSTANT_BYTES: Final = 6
 """Beyond its text, of a value: `false` of `f`, or quotes."""
-
-
-class Rows(NamedTuple):
-    """Rows as JSON, binary: of their keys, and of the rows; the key of the last one as texts."""
-
-    keys: pa.Array[Any]
-    values: pa.Array[Any]
-    last: tuple[str, ...]
 
 
 def rows_of(table: Table, data: bytes, key: Sequence[str]) -> Rows:

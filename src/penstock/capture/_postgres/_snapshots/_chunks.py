@@ -1,313 +1,35 @@
-"""Chunks of a table, read ahead by several connections, in the order of its primary key.
-
-    a lock: where the next chunk ends  ->  a connection each: the chunk's rows  ->  the queue, in key order
-
-The rows of a chunk are those of one snapshot of the database, another one for each chunk. `Incremental` says
-which of them are older than what is written.
-
-    invariant: each key from the cursor to the table's last one is in exactly one chunk of the queue, or
-               behind all of them
-"""
+"""Reads chunks of a table: those of one snapshot of the database each."""
 
 from __future__ import annotations
 
 import contextlib
-import logging
-import threading
-import time
-from collections import deque
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple, TypeAlias
+from dataclasses import replace
+from typing import Final
 
+from penstock.capture._chunked import Chunk, GoneError, Key, Mark, Part
 from penstock.capture._database import TableName, spelled
 from penstock.capture._envelope import Values
 from penstock.capture._postgres._copy import quoted, split
 from penstock.capture._postgres._pgoutput import Relation, lsn_number
 from penstock.capture._postgres._rows import Facts, Table
 from penstock.capture._postgres._server import Server, has_no_room
-from penstock.capture._postgres._snapshots._blocks import Rows, rows_of
-from penstock.capture._schemas import Shape, Version
+from penstock.capture._postgres._snapshots._blocks import rows_of
+from penstock.capture._schemas import Shape
 from penstock.errors import UserError
 
-__all__ = ["CONNECTIONS", "Chunk", "Chunks", "GoneError", "Key", "Mark", "Part"]
+__all__ = ["Reader", "visible_in"]
 
 CHUNK_ROWS: Final = 20_000
 """Rows of a chunk."""
 CHUNK_BYTES: Final = 16 << 20
 """Of these rows, beyond which a chunk has fewer of them."""
-CONNECTIONS: Final = 3
-"""That read chunks at a time."""
-AGAIN_S: Final = 0.02
-"""How long a chunk waits for a transaction that a snapshot lacks; longer where a standby must confirm it."""
-CLOSE_S: Final = 5.0
-"""After which reads that a server doesn't end lose their connections."""
-AHEAD: Final = 2
-"""Chunks that are in memory in addition to those that are being read."""
-_log = logging.getLogger(__name__)
 _PAGE, _SEGMENT = 8192, 16 << 20
 _PAGE_HEAD, _SEGMENT_HEAD = 24, 40
 
-Key: TypeAlias = tuple[str, ...]
-"""The texts of a row's primary key; empty: none."""
 
-
-class _NoRoomError(Exception):
-    """The server has as many connections as it allows."""
-
-
-class GoneError(UserError):
-    """A table was dropped."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """What is to be read of a table.
-
-    Attributes:
-        table: `schema.table`.
-        where: a condition in SQL; empty: all rows.
-        after: the key behind which it begins; empty: the first one.
-        last: the last key; empty: it isn't known yet.
-        estimate: of rows, as the database estimates.
-    """
-
-    table: str
-    where: str = ""
-    after: Key = ()
-    last: Key = ()
-    estimate: int = 0
-
-
-class Mark(NamedTuple):
-    """How far the stream was before a chunk was read.
-
-    Attributes:
-        number: of its transactions that had begun.
-        known: the version of the table's schema that it had come to.
-        recent: those of the transactions that a snapshot may lack: one is sent before all see it.
-    """
-
-    number: int
-    known: Version | None = None
-    recent: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Rows that were read.
-
-    Attributes:
-        part: what they are of, with the last key of the whole table.
-        table: how they were read; None: the table has no rows.
-        rows: as JSON; None: there are none.
-        end: the key up to which they were read: all of them, or as many as a chunk may have.
-        mark: how far the stream was before they were read; all of its transactions are in them.
-        high: the position of the database's log that has all that is in them.
-        visible: whether a transaction is in them.
-        shape: what the table looked like.
-    """
-
-    part: Part
-    table: Table | None = None
-    rows: Rows | None = None
-    end: Key = ()
-    mark: Mark = field(default_factory=lambda: Mark(0))
-    high: int = 0
-    visible: Callable[[int], bool] = lambda _: True
-    shape: Shape | None = None
-
-    @property
-    def count(self) -> int:
-        """Of rows."""
-        return 0 if self.rows is None else len(self.rows.keys)
-
-    @property
-    def is_last(self) -> bool:
-        """Whether nothing of the table is behind it."""
-        return self.end == self.part.last
-
-
-@dataclass(eq=False)
-class _Job:
-    """A chunk to be read: up to a key. `mark` is that of `Chunk`, while it is being read and afterwards."""
-
-    after: Key
-    end: Key
-    mark: Mark | None = None
-    result: Chunk | Exception | None = None
-
-
-class Chunks:
-    """Reads a part of a table in threads, until it is closed; belongs to one thread.
-
-    Args:
-        url: of the database.
-        values: how they are written.
-        part: what is to be read.
-        connections: that read at a time.
-        mark: how far the stream is; asked in other threads.
-        ready: called in other threads, when a chunk has been read.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        values: Values,
-        part: Part,
-        connections: int,
-        *,
-        mark: Callable[[], Mark],
-        ready: Callable[[], None],
-    ) -> None:
-        self._values, self._mark, self._ready = values, mark, ready
-        self._part, self._after, self._is_planned = part, part.after, False
-        self._jobs: deque[_Job] = deque()  # in the order of keys
-        self._todo: deque[_Job] = deque()
-        self._room, self._is_closed = connections + AHEAD, False
-        self._changed, self._readers = threading.Condition(), connections
-        self._planning = threading.Lock()
-        self._servers = [Server(url) for _ in range(connections)]
-        self._threads = [
-            threading.Thread(target=self._work, args=(one,), name="penstock-chunks", daemon=True)
-            for one in self._servers
-        ]
-        for one in self._threads:
-            one.start()
-
-    def close(self) -> None:
-        """Ends the reads, and closes the connections."""
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
-        deadline = time.monotonic() + CLOSE_S
-        for thread, server in zip(self._threads, self._servers, strict=True):
-            while thread.is_alive():
-                server.cancel()
-                thread.join(0.1)
-                if time.monotonic() > deadline:
-                    server.sever()
-
-    def first(self) -> Chunk | None:
-        """The chunk that is next; None: it isn't read yet.
-
-        Raises:
-            Exception: of the database, with which it was not read.
-        """
-        with self._changed:
-            found = self._jobs[0].result if self._jobs else None
-        if isinstance(found, Exception):
-            raise found
-        return found
-
-    def pop(self) -> None:
-        """Takes the next chunk out of the queue; what it doesn't have up to its end is read next."""
-        with self._changed:
-            job = self._jobs.popleft()
-            assert isinstance(job.result, Chunk), "a chunk that wasn't read"
-            if job.result.end != job.end:
-                rest = _Job(job.result.end, job.end)
-                self._jobs.appendleft(rest)
-                self._todo.appendleft(rest)
-            self._changed.notify_all()
-
-    def oldest(self, number: int) -> int:
-        """The smallest number of the chunks that are read, or being read; by default this one."""
-        with self._changed:
-            return min([number, *(one.mark.number for one in self._jobs if one.mark is not None)])
-
-    # -- in other threads -------------------------------------------------------------------------------
-
-    def _work(self, server: Server) -> None:
-        reader = _Reader(server, self._values)
-        try:
-            while (job := self._next(reader)) is not None:
-                self._read(reader, job)
-                self._ready()
-        except _NoRoomError:
-            _log.warning("%s: the server has no room for another connection", self._part.table)
-        finally:
-            server.close()
-
-    def _leave(self, error: Exception) -> None:
-        """Leaves the reads to the other connections, if this one isn't to be had.
-
-        Raises:
-            _NoRoomError: it isn't, and there are others.
-        """
-        with self._changed:
-            if self._readers > 1 and has_no_room(error):
-                self._readers -= 1
-                raise _NoRoomError from error
-
-    def _next(self, reader: _Reader) -> _Job | None:
-        """A chunk to be read; None: it is over."""
-        while True:
-            with self._changed:
-                self._changed.wait_for(
-                    lambda: (
-                        self._is_closed
-                        or self._todo
-                        or (len(self._jobs) < self._room and not self._is_planned)
-                    )
-                )
-                if self._is_closed:
-                    return None
-                if self._todo:
-                    return self._todo.popleft()
-            with self._planning:
-                if (job := self._plan(reader)) is not None:
-                    return job
-
-    def _plan(self, reader: _Reader) -> _Job | None:
-        """The chunk behind the newest one; None: there is no room for it, or it has begun otherwise."""
-        with self._changed:
-            if self._is_planned or self._is_closed or len(self._jobs) >= self._room:
-                return None
-            part, after = self._part, self._after
-        try:
-            if not part.last:
-                part = reader.opened(part)
-            end = reader.end(part, after) if part.last else ()
-            job = _Job(after, end)
-        except Exception as error:  # noqa: BLE001 - raised by `first`
-            self._leave(error)
-            job = _Job(after, (), result=error)
-        with self._changed:
-            self._part, self._after = part, job.end
-            self._is_planned = job.result is not None or job.end == part.last
-            if not part.last and job.result is None:
-                job.result = Chunk(part)  # it has no rows, or it is gone
-            self._jobs.append(job)
-            self._changed.notify_all()
-        self._ready()
-        return job if job.result is None else None
-
-    def _read(self, reader: _Reader, job: _Job) -> None:
-        result: Chunk | Exception | None = None
-        while result is None:
-            with self._changed:
-                job.mark = self._mark()
-            try:
-                result = reader.read(self._part, job.after, job.end, job.mark)
-            except Exception as error:  # noqa: BLE001 - raised by `first`
-                try:
-                    self._leave(error)
-                except _NoRoomError:
-                    with self._changed:
-                        job.mark = None
-                        self._todo.appendleft(job)
-                        self._changed.notify_all()
-                    raise
-                result = error
-            with self._changed:
-                job.result = result
-                if result is None and self._changed.wait_for(lambda: self._is_closed, AGAIN_S):
-                    return
-
-
-class _Reader:
-    """What one connection reads; belongs to one thread."""
+class Reader:
+    """See `penstock.capture._chunked.Reader`."""
 
     def __init__(self, server: Server, values: Values) -> None:
         self._server, self._values = server, values
@@ -371,14 +93,31 @@ class _Reader:
         is_cut = rows is not None and (size > CHUNK_BYTES or len(lines) == 2 * CHUNK_ROWS)
         return Chunk(
             part,
-            table,
+            name,
             rows,
             rows.last if rows is not None and is_cut else end,
             mark,
             _flushed(lsn_number(insert)),
             visible,
             shape,
+            table,
         )
+
+    def has_no_room(self, error: Exception) -> bool:
+        """Whether the server has refused a connection because there are as many as it allows."""
+        return has_no_room(error)
+
+    def cancel(self) -> None:
+        """Cancels the query that runs; from any thread."""
+        self._server.cancel()
+
+    def sever(self) -> None:
+        """Ends the connection, also if the server doesn't answer; from any thread."""
+        self._server.sever()
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._server.close()
 
     @contextlib.contextmanager
     def _locked(self, name: TableName) -> Generator[None, None, None]:
