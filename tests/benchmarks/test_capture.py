@@ -1,6 +1,7 @@
 """The captures' benchmarks at their smoke size."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,18 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("program", "count"), [(("capture.py", "--peers", ""), 5), (("snapshot.py",), 6)]
+    ("program", "count"),
+    [
+        (("capture.py", "--peers", ""), 5),
+        (("snapshot.py",), 6),
+        pytest.param(
+            ("snapshot.py", "--mariadb"),
+            4,
+            marks=pytest.mark.skipif(
+                shutil.which("mariadb-dump") is None, reason="mariadb-server is not installed"
+            ),
+        ),
+    ],
 )
 def test_capture_benchmark_runs(program, count) -> None:
     """It gives rates and times, without Debezium; the snapshot has all of the table's keys."""

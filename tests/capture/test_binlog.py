@@ -139,6 +139,10 @@ class _Output:
         return False
 
 
+QUIET: Any = SimpleNamespace(begin=lambda _: None, table="")
+"""No snapshots in chunks."""
+
+
 def binlog_server(dumped: list[Any] | None = None) -> Any:
     """A server that tells nothing by itself; what its binary log was asked for."""
     asked = [] if dumped is None else dumped
@@ -160,7 +164,7 @@ def test_a_file_that_was_begun_anew_is_another_log() -> None:
     encoder: Any = None
     born = bytes(40)
     for time_s in (50, 51):
-        stream = Stream(binlog_server(), Places("bin"), encoder, "precise", output)
+        stream = Stream(binlog_server(), Places("bin"), encoder, "precise", output, QUIET)
         if time_s == 50:
             stream._take((time_s, Kind.FORMAT, 1, 100, 0, 0), born)
         else:
@@ -175,7 +179,7 @@ def test_a_server_that_was_ended_goes_on_in_another_file() -> None:
     ends: list[int] = []
     output.reached, output.committed = ends.append, lambda end, *_: bool(ends.append(end))
     encoder: Any = None
-    stream = Stream(binlog_server(), Places("bin"), encoder, "precise", output)
+    stream = Stream(binlog_server(), Places("bin"), encoder, "precise", output, QUIET)
     gtid, end = (Kind.GTID_MARIADB, struct.pack("<QIB", 1, 0, 0)), (Kind.XID, b"")
     first, second = (struct.pack("<Q", n) for n in (400, 4))
     born = bytes(40)
@@ -197,7 +201,7 @@ def test_what_is_rolled_back_is_left_out_but_for_tables_without_transactions() -
     def record(n: int, size: int = 1) -> Record:
         return Record("t", None, bytes(size), (), n)
 
-    group = Group(lambda one: passed.append(one.time_ms), lambda tables: {plain} & {*tables})
+    group = Group(lambda _, one: passed.append(one.time_ms), lambda tables: {plain} & {*tables})
     group.add(other, record(1))
     group.savepoint("a")
     group.add(other, record(2))
@@ -229,7 +233,7 @@ def test_an_xa_transaction_s_end_is_an_end() -> None:
     server: Any = binlog_server()
     output: Any = _Output()
     encoder: Any = None
-    stream = Stream(server, Places("bin"), encoder, "precise", output)
+    stream = Stream(server, Places("bin"), encoder, "precise", output, QUIET)
     gtid = Kind.GTID_MARIADB, struct.pack("<QIB", 1, 0, 0)
     places = itertools.count(50, 10)
     prepared = [gtid, query(b"XA START 'x'"), query(b"XA END 'x'"), (Kind.XA_PREPARE, b"")]
@@ -248,7 +252,7 @@ def test_a_place_behind_four_gigabytes_is_reached_from_the_file_s_beginning() ->
     output: Any = _Output()
     output.position = place("bin.000002", (1 << 32) + 100)
     encoder: Any = None
-    stream = Stream(server, Places("bin"), encoder, "precise", output)
+    stream = Stream(server, Places("bin"), encoder, "precise", output, QUIET)
     assert dumped == [(7, "bin.000002", 4)]
     gtid, end = (Kind.GTID_MARIADB, struct.pack("<QIB", 1, 0, 0)), (Kind.XID, b"")
     # The second group ends where the capture was, the third one behind it.

@@ -208,13 +208,20 @@ class Envelope:
         """A record's value."""
         if not self.is_debezium:
             return orjson.dumps(after)
+        head, tail = self.around(op, source, b"null" if before is None else orjson.dumps(before))
+        return head + (b"null" if after is None else orjson.dumps(after)) + tail
+
+    def around(self, op: str, source: bytes, before: bytes = b"null") -> tuple[bytes, bytes]:
+        """What precedes the new row in an envelope, and what follows it."""
         now_ns = self._now_ns()
-        return b'{"before":%b,"after":%b,"source":%b,"transaction":null,"op":"%b",%b}' % (
-            b"null" if before is None else orjson.dumps(before),
-            b"null" if after is None else orjson.dumps(after),
-            source,
-            op.encode(),
-            b'"ts_ms":%d,"ts_us":%d,"ts_ns":%d' % (now_ns // 1_000_000, now_ns // 1000, now_ns),
+        return (
+            b'{"before":%b,"after":' % before,
+            b',"source":%b,"transaction":null,"op":"%b",%b}'
+            % (
+                source,
+                op.encode(),
+                b'"ts_ms":%d,"ts_us":%d,"ts_ns":%d' % (now_ns // 1_000_000, now_ns // 1000, now_ns),
+            ),
         )
 
 

@@ -31,8 +31,6 @@ from penstock.errors import CorruptError, LimitError, PenstockError, UserError
 
 __all__ = ["Status", "control", "drop", "names", "schemas", "setup", "snapshot", "status", "token"]
 
-CHUNKED: Final = frozenset({"postgresql", "sqlite"})
-"""Kinds of databases whose tables are read while their changes flow."""
 LOOK_S: Final = 0.03
 """How often is looked whether a capture has got to a position that is waited for."""
 NO_CAPTURES: Final = "Start one: penstock capture URL --tables TABLES --to PREFIX"
@@ -186,21 +184,32 @@ def snapshot(
         settings: further arguments of `penstock.client.Client`.
 
     Raises:
-        UserError: there is no such capture, it has no such table, or its database can't do it.
+        UserError: there is no such capture, or it has no such table.
     """
     found = _send(name, None, b"", log, **settings)
     known = [] if found is None else sorted(found.tables)
-    has_schemas = found is not None and found.kind == "postgresql"
-    some = [f"public.{one}" if has_schemas and "." not in one else one for one in tables] or known
-    if found is None or found.kind not in CHUNKED or not set(some) <= set(known):
+    schema = _schema_of(found)
+    some = [f"{schema}{one}" if "." not in one else one for one in tables] or known
+    if found is None or not set(some) <= set(known):
         raise UserError(
-            f"expected tables that {name!r} captures from PostgreSQL or SQLite: "
-            f"{', '.join(known) or 'none yet'}; "
-            f"found {', '.join(some) or 'none'}"
+            f"expected tables that {name!r} captures: {', '.join(known) or 'none yet'}; found "
+            f"{', '.join(some) or 'none'}"
         )
     number = time.time_ns()
     request = {"what": what, "tables": some, "where": where}
     _send(name, REQUEST + b"%d" % number, orjson.dumps(request), log, **settings)
+
+
+def _schema_of(state: State | None) -> str:
+    """What precedes names of tables that don't say where they are."""
+    match None if state is None else state.kind:
+        case "postgresql":
+            return "public."
+        case "mysql":
+            assert state is not None, "a kind without a state"
+            return state.system.rpartition("/")[2] + "."
+        case _:
+            return ""
 
 
 def _send(name: str, key: bytes | None, value: bytes, log: str, **settings: Any) -> State | None:

@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
-from penstock.capture._database import Settings, TableName
+from penstock.capture._chunked import CONNECTIONS, Incremental
+from penstock.capture._database import Settings, TableName, spelled
 from penstock.capture._envelope import Record
 from penstock.capture._mysql._binlog import Places
-from penstock.capture._mysql._columns import shape_of
+from penstock.capture._mysql._chunks import MysqlWays, unordered
+from penstock.capture._mysql._columns import Definition, shape_of
 from penstock.capture._mysql._encoder import Encoder
 from penstock.capture._mysql._gtid import Gtids
 from penstock.capture._mysql._server import (
@@ -20,6 +22,7 @@ from penstock.capture._mysql._server import (
     ask,
     base_of,
     new_replica,
+    quoted,
     replica_details,
 )
 from penstock.capture._mysql._stream import Stream
@@ -27,10 +30,13 @@ from penstock.capture._mysql._texts import converter
 from penstock.capture._output import Output
 from penstock.capture._progress import State
 from penstock.capture._schemas import Shape
-from penstock.capture._snapshots import marked
+from penstock.capture._snapshots import Progress, marked
 from penstock.errors import SetupError
 
 __all__ = ["MysqlDatabase"]
+
+LARGE_ROWS: Final = 1_000_000
+"""A table with more rows is read in chunks afterwards, while its changes are captured already."""
 
 
 class MysqlDatabase:
@@ -39,12 +45,15 @@ class MysqlDatabase:
     def __init__(self, settings: Settings) -> None:
         self._settings, self._server = settings, Server(settings.url)
         self.name, self.topics = self._server.name, ()
-        self._places = Places()
+        self._places, self._progress = Places(), Progress()
         self._is_first = True
+        self._streams: list[Stream] = []
         self.source = ("mariadb" if self._server.is_mariadb else "mysql", self._server.database)
 
     def close(self) -> None:
         """Closes the connections."""
+        for one in self._streams:
+            one.close()
         self._server.close()
 
     def check(self) -> str:
@@ -70,6 +79,7 @@ class MysqlDatabase:
         shift = 0 if state is None else state.details.get("shift", 0)
         places = self._places = Places(base_of(file), shift)
         self._is_first = state is None or not state.tables
+        self._progress = Progress.of({} if state is None else state.details)
         if state is not None and state.position:
             needed, files = places.file(state.position), self._server.files()
             if needed not in files or places.number(needed, files[needed]) < state.position:
@@ -104,7 +114,7 @@ class MysqlDatabase:
 
     def snapshot(self) -> _Snapshot:
         """The rows as they are."""
-        arguments = (self._server, self._settings, self._encoder(), self._places)
+        arguments = (self._server, self._settings, self._encoder(), self._places, self._progress)
         return _Snapshot(*arguments, is_first=self._is_first)
 
     def end(self) -> int:
@@ -115,7 +125,15 @@ class MysqlDatabase:
         """What committed at the output's position and behind it."""
         settings = self._settings
         encoder = self._encoder()
-        return Stream(self._server, self._places, encoder, settings.values, output)
+        connections = settings.options.get("snapshot_connections", CONNECTIONS)
+        ways = MysqlWays(
+            *(settings.url, encoder, settings.values, self._places, self._server.system),
+            connections,
+        )
+        incremental = Incremental(output, ways, lambda: None)
+        arguments = (self._server, self._places, encoder, settings.values, output)
+        self._streams.append(Stream(*arguments, incremental))
+        return self._streams[-1]
 
     def _encoder(self) -> Encoder:
         return Encoder(self._settings, "mariadb" if self._server.is_mariadb else "mysql")
@@ -133,11 +151,12 @@ class _Snapshot:
         settings: Settings,
         encoder: Encoder,
         places: Places,
+        progress: Progress,
         *,
         is_first: bool,
     ) -> None:
         self._server, self._values, self._encoder = server, settings.values, encoder
-        self._places, self._is_first = places, is_first
+        self._places, self._progress, self._is_first = places, progress, is_first
 
     def __enter__(self) -> Self:
         sql = self._sql = self._server.connect()
@@ -146,12 +165,7 @@ class _Snapshot:
             ask(sql, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             if self._server.is_mariadb:
                 ask(sql, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
-                status = {
-                    one["Variable_name"].lower(): one["Value"]
-                    for one in ask(sql, "SHOW STATUS LIKE 'binlog_snapshot_%%'")
-                }
-                self._file = status["binlog_snapshot_file"]
-                self._at = int(status["binlog_snapshot_position"])
+                self._file, self._at = self._server.snapshot_place(sql)
                 gtids = self._server.gtids_at(self._file, self._at)
             else:
                 ask(sql, "FLUSH TABLES WITH READ LOCK")
@@ -161,8 +175,8 @@ class _Snapshot:
                 gtids = "".join(str(status.get("Executed_Gtid_Set") or "").split())
                 ask(sql, "UNLOCK TABLES")
             undo.pop_all()
-        #: What the stream that begins here continues; one that goes on has what it continues.
-        self.details = {"gtids": gtids} if self._is_first else {}
+        # What the stream that begins here continues; one that goes on has what it continues.
+        self._gtids = {"gtids": gtids} if self._is_first else {}
         self.position = self._places.number(self._file, self._at)
         self._time_s = int(time.time())
         return self
@@ -180,7 +194,10 @@ class _Snapshot:
     ) -> Generator[tuple[TableName, Record], None, None]:
         """The rows of tables, in the tables' order."""
         definitions = {table: self._server.definition(table) for table in topics}
-        for table, row, marker in marked((one, self._rows(one, definitions)) for one in topics):
+        large = [one for one in topics if self._is_large(one, definitions[one])]
+        self._progress = self._progress.with_tables(map(spelled, large))
+        tables = [one for one in topics if one not in large]
+        for table, row, marker in marked((one, self._rows(one, definitions)) for one in tables):
             at = {"time_s": self._time_s, "snapshot": marker, "server": 0, "gtid": None}
             source = self._encoder.source(
                 table, {**at, "file": self._file, "pos": self._at, "row": 0}
@@ -191,13 +208,22 @@ class _Snapshot:
                 self._encoder.inserted(topic, key, row, source, self._time_s * 1000, "r"),
             )
 
+    @property
+    def details(self) -> dict[str, Any]:
+        """For the state: where the stream begins, and which tables are to be read in chunks."""
+        return {**self._gtids, **self._progress.details}
+
+    def _is_large(self, table: TableName, definition: Definition) -> bool:
+        """Whether a table is read in chunks afterwards."""
+        return not unordered(definition) and self._server.estimated_rows(table) > LARGE_ROWS
+
     def _rows(self, table: TableName, definitions: Mapping[TableName, Any]) -> Iterator[dict]:
         from pymysql.cursors import SSCursor
 
         columns = [(one.name, converter(one, self._values)) for one in definitions[table].columns]
-        names = ", ".join(_quoted(name) for name, _ in columns)
+        names = ", ".join(quoted(name) for name, _ in columns)
         with self._sql.cursor(SSCursor) as cursor:
-            cursor.execute(f"SELECT {names} FROM {_quoted(table[0])}.{_quoted(table[1])}")
+            cursor.execute(f"SELECT {names} FROM {quoted(table[0])}.{quoted(table[1])}")
             try:
                 for row in cursor:
                     yield {
@@ -207,7 +233,3 @@ class _Snapshot:
             except GeneratorExit:  # closing the cursor would read all rows that are left
                 cursor._result.unbuffered_active, cursor.connection = False, None  # noqa: SLF001
                 raise
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

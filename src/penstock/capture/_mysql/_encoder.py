@@ -66,6 +66,10 @@ class Encoder:
         text = (self._head + b"," + orjson.dumps(source)[1:-1]).replace(b"%", b"%%")
         return text + b',"row":%d,"thread":null,"query":null}'
 
+    def around(self, table: tuple[str, str], at: Mapping[str, Any]) -> tuple[bytes, bytes]:
+        """What is before and behind the rows of a chunk, in envelopes."""
+        return self.envelope.around("r", self.source(table, at))
+
     def inserted(
         self, topic: str, key: tuple[str, ...], row: Row, source: bytes, time_ms: int, op: str
     ) -> Record:

@@ -22,13 +22,13 @@ class Group:
     """Records that wait.
 
     Args:
-        add: takes those that count.
+        add: takes those that count, with their tables.
         without_transactions: of some tables those whose engine has no transactions.
     """
 
     def __init__(
         self,
-        add: Callable[[Record], None],
+        add: Callable[[tuple[str, str], Record], None],
         without_transactions: Callable[[Iterable[tuple[str, str]]], Collection[tuple[str, str]]],
     ) -> None:
         self._add, self._without = add, without_transactions
@@ -81,8 +81,8 @@ class Group:
         self._held[first:] = [one for one in taken if one[0] in stay]
 
     def _pass_on(self) -> None:
-        for _, record in self._held:
-            self._add(record)
+        for table, record in self._held:
+            self._add(table, record)
         self._passed += len(self._held)
         self._held.clear()
         self._bytes = 0

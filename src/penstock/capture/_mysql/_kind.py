@@ -65,7 +65,7 @@ def _setup(url: str, tables: Sequence[str], name: str) -> str:
             *selects,
             f"GRANT REPLICATION SLAVE ON *.* TO {to};",
             f"GRANT BINLOG MONITOR ON *.* TO {to};   -- MariaDB",
-            f"-- GRANT REPLICATION CLIENT, RELOAD ON *.* TO {to};   -- MySQL, instead",
+            f"-- GRANT REPLICATION CLIENT, RELOAD, LOCK TABLES ON *.* TO {to};   -- MySQL, instead",
             "",
         ]
     )
@@ -129,7 +129,7 @@ def describe(url: str, table: str) -> tuple[Schema, tuple[str, ...]]:
 MYSQL: Final = Kind(
     name="mysql",
     schemes=("mysql", "mariadb"),
-    options=frozenset({"registry"}),
+    options=frozenset({"registry", "snapshot_connections"}),
     open=MysqlDatabase,
     patterns=_patterns,
     position=lambda number, details: Places.of(details).text(number),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import secrets
+import socket
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -88,6 +90,26 @@ class Server:
             self._sql = self.connect()
         return self._sql
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection for questions."""
+        return self._sql is not None
+
+    def kill_query(self, thread: int) -> None:
+        """Cancels what a connection does, by another one; from any thread."""
+        with contextlib.suppress(self._pymysql.err.Error, SetupError, OSError):
+            one = self.connect()
+            try:
+                ask(one, f"KILL QUERY {thread:d}")
+            finally:
+                one._force_close()  # noqa: SLF001
+
+    def sever(self) -> None:
+        """Ends the connection for questions, also if the server doesn't answer; from any thread."""
+        if (one := self._sql) is not None and (found := one._sock) is not None:  # noqa: SLF001
+            with contextlib.suppress(OSError):
+                found.shutdown(socket.SHUT_RDWR)
+
     def ask(self, query: str, *arguments: Any) -> list[dict[str, Any]]:
         """The rows of a query, by their columns."""
         return ask(self.sql, query, *arguments)
@@ -138,6 +160,14 @@ class Server:
                     f"expected {setting} = {off} at {self.name}; found {refused}, which can't be read. "
                     f"SET GLOBAL {setting} = {off}"
                 )
+        return self._system_of(variables)
+
+    @property
+    def system(self) -> str:
+        """Which server and database it is."""
+        return self._system_of(self.variables())
+
+    def _system_of(self, variables: Mapping[str, str]) -> str:
         return f"{variables.get('server_uuid') or variables['server_id']}/{self.database}"
 
     def position(self, sql: Any = None) -> tuple[str, int]:
@@ -227,6 +257,15 @@ class Server:
         )
         return Definition(tuple(from_catalog(one) for one in rows), tuple(one["c"] for one in keys))
 
+    def estimated_rows(self, table: TableName) -> int:
+        """How many rows a table has, as the server estimates."""
+        rows = self.ask(
+            "SELECT TABLE_ROWS AS n FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s "
+            "AND TABLE_NAME = %s",
+            *table,
+        )
+        return int(rows[0]["n"] or 0) if rows else 0
+
     def charsets(self) -> dict[int, str]:
         """The character sets of collations' numbers."""
         rows = self.ask(
@@ -248,6 +287,14 @@ class Server:
             tuple(tables),
         )
         return frozenset((one["s"], one["t"]) for one in rows)
+
+    def snapshot_place(self, sql: Any) -> tuple[str, int]:
+        """The place of a consistent snapshot of MariaDB in the binary log."""
+        status = {
+            one["Variable_name"].lower(): one["Value"]
+            for one in ask(sql, "SHOW STATUS LIKE 'binlog_snapshot_%%'")
+        }
+        return status["binlog_snapshot_file"], int(status["binlog_snapshot_position"])
 
     def gtids_at(self, file: str, position: int) -> str:
         """The GTIDs of what MariaDB's binary log has before a place; empty where there are none."""
@@ -324,6 +371,11 @@ def ask(sql: Any, query: str, *arguments: Any) -> list[dict[str, Any]]:
 
 def _like(pattern: str) -> str:
     return pattern.replace("\\", "\\\\").replace("_", "\\_").replace("%", "\\%").replace("*", "%")
+
+
+def quoted(name: str) -> str:
+    """A name, for SQL."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def base_of(file: str) -> str:

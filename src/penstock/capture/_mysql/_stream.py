@@ -12,9 +12,11 @@ import re
 import select
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from penstock.capture._chunked import Incremental
+from penstock.capture._database import spelled
 from penstock.capture._envelope import DELETIONS_FOLLOW, Record, Values
 from penstock.capture._mysql._binlog import (
     DELETES,
@@ -101,11 +103,19 @@ class Stream:
         encoder: makes records.
         values: how they are written.
         output: where to.
+        incremental: snapshots in chunks.
     """
 
     def __init__(
-        self, server: Server, places: Places, encoder: Encoder, values: Values, output: Output
+        self,
+        server: Server,
+        places: Places,
+        encoder: Encoder,
+        values: Values,
+        output: Output,
+        incremental: Incremental,
     ) -> None:
+        self._incremental = incremental
         self._server, self._encoder, self._values, self._output = server, encoder, values, output
         self._charsets, self._is_mariadb = server.charsets(), server.is_mariadb
         self._catalog: dict[tuple[str, str], Definition] = {}
@@ -124,7 +134,7 @@ class Stream:
         self._is_transaction = self._is_due = False
         self._rest = b""
         self._heard_at = time.monotonic()
-        self._group = Group(output.add, server.without_transactions)
+        self._group = Group(self._add, server.without_transactions)
         self._born = 0  # when the file was begun
         after = (self._gtids,) if self._is_by_gtid else ()
         self._socket = server.dump(replica_of(output.state.details), self._file, self._end, *after)
@@ -145,6 +155,22 @@ class Stream:
         is_moved = self._end < _FIRST
         return bool(self._gtids.text) and (is_moved or (self._is_mariadb and self._end < DUMP_END))
 
+    def close(self) -> None:
+        """Closes the connections of snapshots."""
+        self._incremental.close()
+
+    def ask(self, number: int, request: Mapping[str, Any]) -> None:
+        """Takes a request for a snapshot; see `Incremental.ask`."""
+        self._incremental.ask(number, request)
+
+    def _add(self, table: tuple[str, str], record: Record) -> None:
+        """Takes a record of a change of a table."""
+        if spelled(table) == self._incremental.table:
+            self._incremental.put(*record[:3], record.time_ms, record.headers)
+            self._output.is_open = True
+        else:
+            self._output.add(record)
+
     def confirm(self) -> None:
         """Nothing: the server keeps its binary log as long as its settings say."""
 
@@ -153,6 +179,8 @@ class Stream:
     def take(self, wait_s: float) -> bool:
         """Passes what has come to the output; waits if nothing has. Whether anything had."""
         came, self._is_due = False, False
+        if self._begin is None and self._incremental.step():
+            return True
         while True:
             for kind, data in self._events():
                 came |= self._take(kind, data)
@@ -160,8 +188,11 @@ class Stream:
                     return True
             pending = getattr(self._socket, "pending", None)
             if not (pending is not None and pending()):
-                ready, _, _ = select.select([self._socket], [], [], 0.0 if came else wait_s)
-                if not ready:
+                # Within a group chunks wait, and what has rung isn't heard.
+                news = [self._incremental.news] if self._begin is None else []
+                all_ = [self._socket, *news]
+                ready, _, _ = select.select(all_, [], [], 0.0 if came else wait_s)
+                if self._socket not in ready:
                     if time.monotonic() - self._heard_at > SILENCE_S:
                         raise ConnectionError(f"{self._server.name} says nothing any more")
                     return came
@@ -309,6 +340,7 @@ class Stream:
     def _open(self, begin: int, gtid: str | None, *, is_transaction: bool = False) -> None:
         self._begin, self._gtid = self._place(begin), gtid
         self._is_transaction = is_transaction
+        self._incremental.begin(self._begin)
         self._output.is_open = True
 
     def _close(self, time_s: int, *, is_rolled_back: bool = False) -> None:
@@ -406,6 +438,7 @@ class Stream:
         if watched is None or since < max(watched.since, self._from):
             return
         topic, output, time_ms = watched.topic, self._output, at[0] * 1000
+        self._incremental.truncated(spelled(table))
         known = self._catalog.get(table) or self._server.definition(table)
         deletes = bool(known.key) and output.is_alone(topic)
         if output.takes_truncation(topic):
