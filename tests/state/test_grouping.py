@@ -54,3 +54,15 @@ def test_one_bucket_of_large_groups() -> None:
     wanted_ids, wanted_first = reference(w, h, None, None)
     assert ids.tolist() == wanted_ids
     assert first.tolist() == wanted_first
+
+
+def test_a_heavy_key_among_hashes_that_are_spread() -> None:
+    """The buckets that it lies in, and the ones after them, are grouped otherwise than the rest."""
+    rng = np.random.default_rng(11)
+    h = rng.integers(-(2**63), 2**63 - 1, 60_000)
+    h[rng.random(len(h)) < 0.2] = h[0]
+    w = np.sort(rng.integers(0, 3, len(h)))
+    ids, first = grouping.group(w, h, None, None)
+    wanted_ids, wanted_first = reference(w, h, None, None)
+    assert ids.tolist() == wanted_ids
+    assert first.tolist() == wanted_first

@@ -1,9 +1,10 @@
 """Grouping of rows that are in no order: which rows are of one identity, and the order of the groups.
 
 Few groups are found in a hash table that stays in the nearest cache. Where there are many, rows are first
-distributed by window and the uppermost bits of their hash. Each bucket's hash table stays in that cache
-too, and its groups are sorted among themselves only, as the buckets are in order. That takes a third of the
-time of one large hash table whose groups are sorted afterwards.
+distributed by window and the uppermost bits of their hash. A bucket's rows are then sorted by the next bits,
+as hashes are spread evenly. Where many rows share them, or windows and hashes aren't all, the bucket's
+groups are found in a hash table, which stays in that cache too, and sorted among themselves only, as the
+buckets are in order. One large hash table whose groups are sorted afterwards takes three times as long.
 
 Rows, ties and groupings are those of `penstock.state.kernels`.
 """
@@ -26,6 +27,9 @@ _FEW: Final = 2048  # groups whose hash table stays in the first cache
 _BUCKET: Final = 128  # rows, on average
 _BUCKETS_LOG: Final = 12  # more of them at once, and writing to them would miss the second cache
 _INSERTED: Final = 24  # as many are sorted by insertion
+_WITHOUT: Final = (
+    16  # buckets by a hash table, after one of which many rows have the same next bits
+)
 _SIGN = _U64(1 << 63)  # hashes are signed
 
 
@@ -155,6 +159,52 @@ def _rank(w: Any, ranks: Any) -> Any:
     return found
 
 
+@njit(
+    types.boolean(_W_I64, _W_I32, types.int64, _W_I64, _W_I64, _W_I32), inline="always", cache=True
+)
+def _sort_evenly(
+    hashes: Any, rows: Any, known_bits: Any, counts: Any, sorted_h: Any, sorted_row: Any
+) -> Any:
+    """Sorts rows by hashes whose uppermost bits are alike, keeping the order of equal ones.
+
+    By their next bits, of as many values as there are rows, each is almost in its place. Returns whether it
+    was so: false where many have the same next bits.
+    """
+    n = len(hashes)
+    bits = max(_bits(n), 1)
+    shift = _U64(64 - bits)
+    counts[: (1 << bits) + 1] = 0
+    for j in range(n):
+        c = ((_U64(hashes[j]) ^ _SIGN) << _U64(known_bits)) >> shift
+        counts[c + _U64(1)] += 1
+    most = np.int64(0)
+    for k in range(1 << bits):
+        most = max(most, counts[k + 1])
+        counts[k + 1] += counts[k]
+    if most > _INSERTED:
+        return False
+    for j in range(n):
+        h = hashes[j]
+        c = ((_U64(h) ^ _SIGN) << _U64(known_bits)) >> shift
+        p = counts[c]
+        counts[c] = p + 1
+        sorted_h[p] = h
+        sorted_row[p] = rows[j]
+    for p in range(1, n):
+        h = sorted_h[p]
+        if h >= sorted_h[p - 1]:
+            continue
+        row = sorted_row[p]
+        q = p
+        while q > 0 and sorted_h[q - 1] > h:
+            sorted_h[q] = sorted_h[q - 1]
+            sorted_row[q] = sorted_row[q - 1]
+            q -= 1
+        sorted_h[q] = h
+        sorted_row[q] = row
+    return True
+
+
 @njit(types.int64(_I64, _I64, _I64, _I64, _W_I32, _W_I64), cache=True, nogil=True)
 def _group_many(w: Any, h: Any, order: Any, tie: Any, ids: Any, first: Any) -> Any:
     """Numbers groups in their order. Returns how many there are."""
@@ -194,11 +244,26 @@ def _group_many(w: Any, h: Any, order: Any, tie: Any, ids: Any, first: Any) -> A
     by = np.empty(most, np.int64)  # groups in their order
     counts = np.empty((1 << _bits(most)) + 1, np.int64)
     place = np.empty(most, np.int32)
+    sorted_h = np.empty(most, np.int64)
+    sorted_row = np.empty(most, np.int32)
+    # Buckets from here on are sorted without a hash table; where one can't be, it isn't tried for some.
+    sorted_from = buckets if several or tied or ordered else 0
     done = 0
     for b in range(buckets):
         lo, hi = ends[b], ends[b + 1]
         if lo == hi:
             continue
+        if b >= sorted_from:
+            if _sort_evenly(hashes[lo:hi], rows[lo:hi], hash_bits, counts, sorted_h, sorted_row):
+                before = np.int64(0)
+                for p in range(hi - lo):
+                    if p == 0 or sorted_h[p] != before:
+                        before = sorted_h[p]
+                        first[done] = sorted_row[p]
+                        done += 1
+                    ids[sorted_row[p]] = done - 1
+                continue
+            sorted_from = b + _WITHOUT
         size = 2 << _bits(hi - lo)
         mask = _U64(size - 1)
         table[:size] = -1
