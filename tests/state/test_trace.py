@@ -202,6 +202,27 @@ def test_only_windows_that_runs_share_are_merged(monkeypatch):
     assert written <= 27 * (20 * windows + 20)  # a shared window is merged once
 
 
+def test_pieces_grow_with_the_rows_and_not_with_the_batches(monkeypatch):
+    """Pieces at the ends of runs are linked by small merges, and put together by large ones."""
+    sizes = {"TINY_ROWS": 4, "PIECE_ROWS_MIN": 128, "PIECE_ROWS_MAX": 2_048, "LINK_ROWS_MIN": 64}
+    for name, value in sizes.items():
+        monkeypatch.setattr(trace, name, value)
+    monkeypatch.setattr(trace, "FUEL_MIN", 64)
+    monkeypatch.setattr(trace, "PIECES_PER_MERGE", 4)
+    monkeypatch.setattr("penstock.state.runs.LINK_ROWS_MIN", 64)
+    layout, rows = ints(np.arange(20))
+    files = MemoryStateFiles()
+    now, windows, batches = Trace(layout, files), 14, 160
+    for version in range(batches):
+        parts = [
+            rows.set_column(0, "$window", pa.array(np.full(20, version * (windows - 1) + i)))
+            for i in range(windows)
+        ]
+        now = now.append(pa.concat_batches(parts), Writer(files, "t", version, "a"))
+    now.check()
+    assert sum(len(run.pieces) for run in now.runs) < batches
+
+
 def test_pieces_stay_large_where_a_few_rows_are_late(monkeypatch):
     """A chunk of a merge ends with each input's piece; what is written doesn't."""
     sizes = {"TINY_ROWS": 64, "FUEL_MIN": 64, "PIECE_ROWS_MIN": 256, "LINK_ROWS_MIN": 128}

@@ -47,8 +47,9 @@ _SQL_TYPES: Final = {
 }
 SMALL_ROWS_MAX: Final = 2_000
 """Of all tables of a query: with so many, it hardly matters whether they were known before."""
-GIVEN_MAX: Final = 256
-"""Tables that a connection knows: each has other columns."""
+GIVEN_MAX: Final = 1_024
+"""Tables that a connection knows: each has other columns. More than `PREPARED_MAX` queries have, mostly: a
+table that is forgotten and comes again is another one, and its queries are planned again."""
 PREPARED_MAX: Final = 512
 """Queries that a connection has planned, each some sixty kilobytes: more than those of a hundred views."""
 BATCH_ROWS: Final = 131_072

@@ -20,8 +20,10 @@ from typing import Final
 import numpy as np
 
 from penstock.core.kernels import njit, types
-from penstock.core.time import INSTANT_MAX_US
 from penstock.formats._json_scalars import (
+    INSTANT_MAX_MS,
+    POWERS_EXACT,
+    POWERS_INT,
     read_date,
     read_decimal,
     read_double_bits,
@@ -88,14 +90,11 @@ _INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
 # key, which bytes of it count, the field, the length of `"name":`, the field's code.
 WORD, MASK, FIELD, LENGTH, KIND = range(5)
 _EXPECTED_COLUMNS: Final = 5
-WHOLE: Final = 3  # behind what is remembered of the last date: 1 says that such a row is expected
-_WHOLE_AGAIN: Final = (
-    -8
-)  # after a row that was another: so many rows of all fields are read key by key
+WHOLE: Final = 3
+"""Where the memory counts rows of all fields, behind the last date. Above 0 the next one is expected to be
+such a row; where it isn't, the count begins again at `_WHOLE_AGAIN`: mixed rows are seldom read twice."""
+_WHOLE_AGAIN: Final = -8
 _BEYOND: Final = 32  # bytes behind a row's end that are there, so that whole words can be read
-_TENS_INT = np.array([10**k for k in range(9)], np.uint64)
-_TENS = np.array([10.0**k for k in range(9)], np.float64)
-_INSTANT_MAX_MS: Final = INSTANT_MAX_US // 1000
 
 # What is remembered of the last date begins with a date that is right: the day 0.
 _EPOCH_FIRST = int.from_bytes(b"1970-01-01"[:8], "little")
@@ -242,7 +241,8 @@ def read_short(text, buffer, p, code):
     """A number of few digits and no sign that begins with the word at `p`: (its slot, its bytes or 0).
 
     Few are 15 of an integer, and 7 on each side of a double's point: the double is then their quotient by an
-    exact power of ten, and so the nearest one. A number that goes on behind these bytes is none of JSON's.
+    exact power of ten, and so the nearest one. What follows isn't looked at: the number is the value only if
+    a mark of JSON comes next.
     """
     count = digit_count(text)
     if count == 0 or (count > 1 and text & U64(255) == U64(48)):
@@ -259,23 +259,23 @@ def read_short(text, buffer, p, code):
             places = digit_count(past)
             if places == 0 or places == 8:
                 return 0, 0
-            number = number * _TENS_INT[places] + digits_value(past, places)
+            number = number * POWERS_INT[places] + digits_value(past, places)
             past >>= U64(8 * places)
         if past & U64(223) == U64(69):
             return 0, 0
-        return bits_of_double(np.float64(number) / _TENS[places]), count + places
+        return bits_of_double(np.float64(number) / POWERS_EXACT[places]), count + places
     if count == 8:
         past = load64(buffer, p + 8)
         more = digit_count(past)
         if more == 8:
             return 0, 0
         if more > 0:
-            number = number * _TENS_INT[more] + digits_value(past, more)
+            number = number * POWERS_INT[more] + digits_value(past, more)
             count += more
     value = _I(number)
     if code == BIGINT:
         return value, count
-    if code == TIMESTAMP and value <= _INSTANT_MAX_MS:
+    if code == TIMESTAMP and value <= INSTANT_MAX_MS:
         return value * 1000, count
     if code == INT and value <= _INT32_MAX:
         return value, count
@@ -286,12 +286,12 @@ def read_short(text, buffer, p, code):
 def read_expected(buffer, p, end, row, fields, keys, expected, slots, lengths, valid, memo):
     """Reads a row that has all fields in the order of the row before: whether it is one.
 
-    There is no white space in it but one space behind a comma or a colon. What is read as a word may go on
+    There is no white space in it but one space behind a mark. What is read as a word may go on
     behind `end`, into bytes that are there; what ends there isn't taken.
     """
     if end + _BEYOND > len(buffer):
         return False
-    for at in range(U64(len(fields))):
+    for at in range(U64(len(fields))):  # unsigned, so that no index is checked for being negative
         length = expected[at, LENGTH]
         text = load64(buffer, p)
         if (text >> U64(8)) & U64(255) == U64(32):
@@ -393,7 +393,14 @@ def read_row(
 
 
 def memories(fields: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """What `read_rows` remembers between rows, at its start: see its arguments."""
+    """What `read_rows` remembers between rows, at its start.
+
+    Returns:
+        order: the field of each position in the row before; `_UNKNOWN`: none is expected there.
+        expected: see `WORD` and what follows.
+        seen: the row that had each field last.
+        memo: the last date, as its first and last eight bytes and its value, and the count at `WHOLE`.
+    """
     return (
         np.full(KEYS_EXPECTED_MAX, _UNKNOWN, np.int64),
         np.zeros((fields, _EXPECTED_COLUMNS), np.int64),

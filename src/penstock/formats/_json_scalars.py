@@ -42,9 +42,9 @@ _READ = _PAIR(U8_IN, _I, _I)
 
 _INT64_MAX = U64(2**63 - 1)
 _EXACT_MAX = U64(2**53)
-_POWERS_INT = np.array([10**k for k in range(DIGITS_MAX + 1)], np.uint64)
-_POWERS_EXACT = np.array([10.0**k for k in range(23)], np.float64)
-_INSTANT_MIN_MS, _INSTANT_MAX_MS = INSTANT_MIN_US // 1000, INSTANT_MAX_US // 1000
+POWERS_INT = np.array([10**k for k in range(DIGITS_MAX + 1)], np.uint64)
+POWERS_EXACT = np.array([10.0**k for k in range(23)], np.float64)
+INSTANT_MIN_MS, INSTANT_MAX_MS = INSTANT_MIN_US // 1000, INSTANT_MAX_US // 1000
 
 
 def _power(exponent: int) -> int:
@@ -79,7 +79,7 @@ def read_digits(buffer, p):
             return value, count
         if count + more > DIGITS_MAX:
             return U64(0), DIGITS_MAX + 1
-        value = value * _POWERS_INT[more] + digits_value(text, more)
+        value = value * POWERS_INT[more] + digits_value(text, more)
         count += more
         if more < 8:
             return value, count
@@ -156,7 +156,7 @@ def read_double(buffer, p, end):
         fraction, places = read_digits(buffer, p + 1)
         if places == 0 or count + places > DIGITS_MAX:
             return 0.0, -1
-        mantissa = mantissa * _POWERS_INT[places] + fraction
+        mantissa = mantissa * POWERS_INT[places] + fraction
         exponent = -places
         p += places + 1
     if p < end and buffer[p] | 32 == 101:
@@ -174,9 +174,7 @@ def read_double(buffer, p, end):
         if mantissa <= _EXACT_MAX and -22 <= exponent <= 22:
             value = np.float64(mantissa)
             value = (
-                value / _POWERS_EXACT[-exponent]
-                if exponent < 0
-                else value * _POWERS_EXACT[exponent]
+                value / POWERS_EXACT[-exponent] if exponent < 0 else value * POWERS_EXACT[exponent]
             )
         else:
             value, certain = nearest_double(mantissa, exponent)
@@ -209,16 +207,16 @@ def read_decimal(buffer, p, end, scale, precision):
         fraction, places = read_digits(buffer, p + 1)
         if places == 0 or places > scale or count + places > DIGITS_MAX:
             return 0, -1
-        mantissa = mantissa * _POWERS_INT[places] + fraction
+        mantissa = mantissa * POWERS_INT[places] + fraction
         p += places + 1
     if p >= end or (quoted and buffer[p] != 34):
         return 0, -1
     if quoted:
         p += 1
     more = scale - places
-    if mantissa and (more > precision or mantissa >= _POWERS_INT[precision - more]):
+    if mantissa and (more > precision or mantissa >= POWERS_INT[precision - more]):
         return 0, -1
-    value = _I(mantissa * _POWERS_INT[more])
+    value = _I(mantissa * POWERS_INT[more])
     return (-value if negative else value), p
 
 
@@ -307,9 +305,9 @@ def read_instant(buffer, p, end, memo):
             return 0, -1
         value = digits_value(text, count)
         if count <= 6:
-            micros += _I(value * _POWERS_INT[6 - count])
+            micros += _I(value * POWERS_INT[6 - count])
         else:
-            micros += _I(value // _POWERS_INT[count - 6])
+            micros += _I(value // POWERS_INT[count - 6])
         p += count + 1
     if p + 1 < end and buffer[p] == 90:
         p += 1
@@ -331,7 +329,7 @@ def read_timestamp(buffer, p, end, memo):
     if buffer[p] == 34:
         return read_instant(buffer, p + 1, end, memo)
     value, past = read_integer(buffer, p, end)
-    if value < _INSTANT_MIN_MS or value > _INSTANT_MAX_MS:
+    if value < INSTANT_MIN_MS or value > INSTANT_MAX_MS:
         return 0, -1
     return value * 1000, past
 

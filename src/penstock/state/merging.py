@@ -126,7 +126,8 @@ def chunk(
 def _cut(layout: Layout, heads: list[_Head]) -> None:
     """Shortens the heads to the identities that no input has more of.
 
-    None goes on behind the end of an input: what lies there may be a whole piece that needs no merging.
+    None goes past the last row of any head, even of an input that ends there: what follows may be a whole
+    piece that needs no merging.
     """
     key = min(head.key(head.hi - 1) for head in heads)
     below = [head.bisect(key, after=False) for head in heads]

@@ -165,16 +165,17 @@ class Writer:
         return Run(tuple(pieces))
 
 
-def _cuts(windows: Vector) -> tuple[int, ...]:
-    """Where the first and the last windows of sorted rows end and begin, if there are others between them.
+def _cuts(column: Vector) -> tuple[int, ...]:
+    """Cuts sorted rows, by their windows, into a beginning, a middle and an end: empty if there is no middle.
 
-    Rows mostly come in the order of time, so a run has only these windows in common with the runs before
-    and after it. As pieces of their own they are merged without the others, which are linked.
+    Rows mostly come in the order of time, so a run has only the windows at its ends in common with the runs
+    before and after it. The beginning and the end have whole windows, and just over `LINK_ROWS_MIN` rows. As
+    pieces of their own they are merged without the middle, which is linked.
     """
-    if len(windows) < 4 * LINK_ROWS_MIN:
+    if len(column) < 4 * LINK_ROWS_MIN:
         return ()
-    first = int(np.searchsorted(windows, windows[LINK_ROWS_MIN], side="right"))
-    last = int(np.searchsorted(windows, windows[-1 - LINK_ROWS_MIN], side="left"))
+    first = int(np.searchsorted(column, column[LINK_ROWS_MIN], side="right"))
+    last = int(np.searchsorted(column, column[-1 - LINK_ROWS_MIN], side="left"))
     return (first, last) if first + LINK_ROWS_MIN <= last else ()
 
 

@@ -55,6 +55,7 @@ FUEL_PER_ROW: Final = 3
 """Rows a merge may handle per row appended: above 1, so that merges end early."""
 FUEL_MIN: Final = 2_048  # rows per append: merges of a quiet pipeline end some day, too
 PIECE_ROWS_MIN: Final = 1 << 15  # rows: fuel is saved up until a piece is worth a file
+LINKED_PER_PIECE: Final = 4  # a merge links pieces down to this part of one that it would write
 PIECES_PER_MERGE: Final = 64  # bounds the files of a big run, and so the description's size
 FILTER_ROWS_MIN: Final = 1 << 14  # rows: smaller pieces are searched without a filter
 ALWAYS: Final = -(2**63)  # low_us of a trace that drops nothing
@@ -435,23 +436,35 @@ class Trace:
             left = sum(merging.remaining(r, at) for r, at in zip(inputs, cursor, strict=True))
             if not left:
                 break
-            i = merging.whole_piece(inputs, cursor, self._open)
-            if i is not None and inputs[i].pieces[cursor[i][0]].rows >= LINK_ROWS_MIN:
+            i = self._linkable(inputs, cursor, worth)
+            if i is not None:
                 output.append(inputs[i].pieces[cursor[i][0]])
                 cursor[i] = (cursor[i][0] + 1, 0)
                 continue
             if fuel < min(worth, left):
                 break
             rows, taken, cursor = self._merged(
-                inputs, cursor, min(fuel, PIECE_ROWS_MAX), whole=whole
+                inputs, cursor, min(fuel, PIECE_ROWS_MAX), worth, whole=whole
             )
             fuel -= taken
             if len(rows):
                 output.append(writer.write(rows))
         return replace(merge, cursor=tuple(cursor), output=tuple(output), fuel=fuel)
 
+    def _linkable(self, inputs: list[Run], cursor: list[Position], worth: int) -> int | None:
+        """The input whose next piece goes into the output as it is.
+
+        What is small beside the pieces that are worth a file in a merge of this size is copied, so that the
+        pieces of a trace don't become more with each batch.
+        """
+        i = merging.whole_piece(inputs, cursor, self._open)
+        if i is None:
+            return None
+        rows_min = max(LINK_ROWS_MIN, worth // LINKED_PER_PIECE)
+        return i if inputs[i].pieces[cursor[i][0]].rows >= rows_min else None
+
     def _merged(
-        self, inputs: list[Run], cursor: list[Position], goal: int, *, whole: bool
+        self, inputs: list[Run], cursor: list[Position], goal: int, worth: int, *, whole: bool
     ) -> tuple[pa.RecordBatch, int, list[Position]]:
         """A piece of so many rows: of several chunks, as each ends where a piece of an input does.
 
@@ -468,8 +481,7 @@ class Trace:
             cursor = list(moved)
             taken += sum(map(len, slices))
             parts.append(self.layout.merge(slices, whole=whole))
-            i = merging.whole_piece(inputs, cursor, self._open)
-            if i is not None and inputs[i].pieces[cursor[i][0]].rows >= LINK_ROWS_MIN:
+            if self._linkable(inputs, cursor, worth) is not None:
                 break
             if all(at[0] == len(r.pieces) for r, at in zip(inputs, cursor, strict=True)):
                 break

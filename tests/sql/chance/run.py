@@ -24,7 +24,7 @@ from tests.sql.chance.windows import random_windows
 __all__ = ["run", "smaller", "tried"]
 
 TOGETHER: Final = 100
-"""Queries of a program: with 50, each costs a sixth more; with 200, no less, and twice the memory."""
+"""Queries of a program: with 50, each costs a sixth more; with 200, no less."""
 BATCHES: Final = 3
 TRIALS_MAX: Final = 60  # of smaller queries, each a program of its own
 PROGRAMS_EACH: Final = 20  # that a process runs, so that what it keeps stays small

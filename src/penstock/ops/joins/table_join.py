@@ -196,13 +196,13 @@ class TableJoin(Timeless):
         self, before: Mapping[str, Trace], deltas: Sequence[pa.RecordBatch]
     ) -> list[pa.RecordBatch]:
         """Pairs that come and go: dL x (R + dR) + L x dR."""
-        new, old = deltas
+        left, right = deltas
         found = []
-        if len(new):
-            partners = self._bags[RIGHT].sum([*self._of_keys(before, RIGHT, new, LEFT), old])
-            found.append((new, partners))
-        if len(old) and (parts := self._of_keys(before, LEFT, old, RIGHT)):
-            found.append((concat(parts), old))  # pairs add up, however often a row is there
+        if len(left):
+            partners = self._bags[RIGHT].sum([*self._of_keys(before, RIGHT, left, LEFT), right])
+            found.append((left, partners))
+        if len(right) and (parts := self._of_keys(before, LEFT, right, RIGHT)):
+            found.append((concat(parts), right))  # pairs add up, however often a row is there
         joined = []
         for mine, other in found:
             i, j = matches(mine, other, self.on)
@@ -274,7 +274,10 @@ class TableJoin(Timeless):
     def _of_keys(
         self, before: Mapping[str, Trace], side: int, rows: pa.RecordBatch, of: int
     ) -> list[pa.RecordBatch]:
-        """The rows that one side had of the keys of some rows of a side: each once in a part, in no order."""
+        """The rows that one side had of the keys of some rows of a side, in no order.
+
+        A row may come several times; its weights add up.
+        """
         return before[SIDES[side]].lookup(self._keys_of([(rows, of)], side))[1]
 
     def _keys_of(self, parts: Sequence[tuple[pa.RecordBatch, int]], side: int) -> pa.RecordBatch:
