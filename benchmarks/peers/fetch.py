@@ -1,6 +1,6 @@
 """Fetches what only benchmarks and peer tests need, into `benchmarks/peers/.cache/`.
 
-    python benchmarks/peers/fetch.py [kafka] [spark] [flink] [iceberg] [debezium] [opensearch]
+    python benchmarks/peers/fetch.py [kafka] [spark] [flink] [iceberg] [debezium] [opensearch] [registry]
 
 Jars come from Maven Central through `mvn` and the poms beside this file; Flink itself, and the Spark
 that Iceberg is built for, come with pip, in environments of their own. What is there already is left
