@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import duckdb
@@ -18,15 +19,16 @@ CREATE TABLE good AS
     SELECT partition, "offset", value->>'user' AS user, value->>'page' AS page,
         TRY_CAST(value->>'v' AS BIGINT) AS v, CAST(value->>'at' AS BIGINT) AS ms
     FROM events WHERE TRY_CAST(value->>'v' AS BIGINT) IS NOT NULL;
-CREATE TABLE timely AS
-    SELECT * FROM (
-        SELECT *, max(ms) OVER (
-            PARTITION BY partition ORDER BY "offset"
-            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-        ) - {LATENESS_MS} AS mark FROM good
-    ) WHERE mark IS NULL OR ms >= mark;
+CREATE TABLE marked AS
+    SELECT *, max(ms) OVER (
+        PARTITION BY partition ORDER BY "offset"
+        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+    ) - {LATENESS_MS} AS mark FROM good;
+CREATE TABLE timely AS SELECT * EXCLUDE mark FROM marked WHERE mark IS NULL OR ms >= mark;
+CREATE TABLE totals AS
+    SELECT page, user, count(*) AS n, sum(v)::BIGINT AS total FROM good GROUP BY page, user;
 CREATE TABLE versions AS
-    SELECT value->>'page' AS page, CAST(value->>'price' AS BIGINT) AS price,
+    SELECT "offset", value->>'page' AS page, CAST(value->>'price' AS BIGINT) AS price,
         CAST(value->>'at' AS BIGINT) AS ms
     FROM prices;
 """
@@ -81,6 +83,28 @@ QUERIES: Final = {
 """By view. Times are in milliseconds since 1970."""
 
 
+VIEWS_SQL: Final = {
+    "per_user": """
+        SELECT user, ms // 10_000 * 10_000 AS window_start, count(*) AS n, min(v) AS low
+        FROM marked WHERE mark IS NULL OR window_start + 10_000 > mark GROUP BY ALL
+    """,
+    "priced": """
+        WITH latest AS (SELECT page, arg_max(price, "offset") AS price FROM versions GROUP BY page)
+        SELECT latest.page, price, user, n * price AS paid
+        FROM latest LEFT JOIN totals ON totals.page = latest.page AND total > 1000
+    """,
+    "leaders": """
+        SELECT page, user, total, row_number() OVER (PARTITION BY page ORDER BY total DESC, user) AS place
+        FROM totals QUALIFY place <= 3
+    """,
+    "frequent": """
+        WITH users AS (SELECT user, count(*) AS n FROM good GROUP BY user)
+        SELECT user, n FROM users WHERE n > (SELECT avg(n) FROM users)
+    """,
+}
+"""By view of `views.sql`."""
+
+
 def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
     """A view's rows, or an answer of DuckDB's, as they can be compared."""
     times = [f.name for f in table.schema if pa.types.is_timestamp(f.type)]
@@ -90,7 +114,7 @@ def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
     return sorted(tuple(row.values()) for row in table.to_pylist())
 
 
-def expected(address: str) -> dict[str, pa.Table]:
+def expected(address: str, queries: Mapping[str, str] = QUERIES) -> dict[str, pa.Table]:
     """The content of each view."""
     with duckdb.connect() as connection:
         for topic in ("events", "prices"):
@@ -100,7 +124,7 @@ def expected(address: str) -> dict[str, pa.Table]:
                 f"FROM raw_{topic}"
             )
         connection.execute(INPUT)
-        return {view: connection.sql(q).to_arrow_table() for view, q in QUERIES.items()}
+        return {view: connection.sql(q).to_arrow_table() for view, q in queries.items()}
 
 
 def _records(address: str, topic: str) -> pa.Table:

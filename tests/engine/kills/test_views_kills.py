@@ -24,6 +24,7 @@ from tests.engine.kills.harness import (
     ended,
     ends_of,
 )
+from tests.engine.kills.oracle import VIEWS_SQL, expected, rows_of
 from tests.patience import wait_until
 
 from penstock.broker.process import BrokerProcess
@@ -32,7 +33,12 @@ from penstock.serve import Views
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3_000)]
 
-PROGRAM = Path(__file__).with_name("views_program.py")
+PYTHON, SQL = "views_program.py", "sql_program.py"
+PROGRAMS = {
+    PYTHON: {"per_user", "per_page", "visits", "priced", "leaders"},
+    SQL: {"per_user", "priced", "leaders", "frequent"},
+}
+"""Each with its views."""
 VICTIMS = ("driver", "lane", "jvm")
 
 
@@ -65,8 +71,10 @@ def has_read(pipeline: Pipeline, ends: dict[str, dict[int, int]]) -> None:
     wait_until(is_so, "all to be read", patience_s=PATIENCE_S)
 
 
-def test_kills_leave_no_trace_in_views(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "kills"), [(PYTHON, KILLS), (SQL, max(KILLS // 3, 3))])
+def test_kills_leave_no_trace_in_views(name: str, kills: int, tmp_path: Path) -> None:
     """After kills at random moments, all views and dead letters are an undisturbed run's."""
+    program = Path(__file__).with_name(name)
     chance = random.Random(SEED)
     broker = BrokerProcess(tmp_path / "log")
     broker.start()
@@ -74,13 +82,13 @@ def test_kills_leave_no_trace_in_views(tmp_path: Path) -> None:
     feed = Feed(address, SEED)
     counts: Counter[str] = Counter()
     try:
-        with ended(Pipeline("hit", directory, address, program=PROGRAM)) as hit:
+        with ended(Pipeline("hit", directory, address, program=program)) as hit:
             feed.start()
             hit.wait_for()
             assert (directory / "state/settled.json").exists(), (
                 "versions are settled beside batches"
             )
-            for victim in chance.sample((VICTIMS * KILLS)[:KILLS], KILLS):
+            for victim in chance.sample((VICTIMS * kills)[:kills], kills):
                 time.sleep(chance.uniform(0.0, 0.7))
                 kill(hit, victim, chance)
                 counts[victim] += 1
@@ -90,19 +98,12 @@ def test_kills_leave_no_trace_in_views(tmp_path: Path) -> None:
             ends = ends_of(address)
             has_read(hit, ends)
             hit.stop()
-        with ended(Pipeline("calm", tmp_path / "calm.penstock", address, program=PROGRAM)) as calm:
+        with ended(Pipeline("calm", tmp_path / "calm.penstock", address, program=program)) as calm:
             has_read(calm, ends)
             calm.stop()
         disturbed = contents("hit", directory, address, ())
         undisturbed = contents("calm", tmp_path / "calm.penstock", address, ())
-        assert set(undisturbed) == {
-            "per_user",
-            "per_page",
-            "visits",
-            "priced",
-            "leaders",
-            "dead letters",
-        }
+        assert set(undisturbed) == PROGRAMS[name] | {"dead letters"}
         assert all(undisturbed.values())
         for what, rows in undisturbed.items():
             # Sorted again: the names are in the rows.
@@ -110,6 +111,11 @@ def test_kills_leave_no_trace_in_views(tmp_path: Path) -> None:
             assert mine == sorted(map(str, rows)), (
                 f"{what} differ; seed {SEED}, kills {dict(counts)}"
             )
+        if name == SQL:
+            views = Views(directory).snapshot()
+            for view, wanted in expected(address, VIEWS_SQL).items():
+                found = views.table(view).select(wanted.column_names)
+                assert rows_of(found) == rows_of(wanted), f"{view} is not what DuckDB gives"
         print(f"seed {SEED}: kills {dict(counts)}, {feed.sent:,} events")
     finally:
         broker.stop()
