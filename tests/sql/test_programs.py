@@ -168,11 +168,24 @@ MISTAKES = {
     "SELECT x FROM TUMBLE(s, x, INTERVAL 1 DAY)": "happen when they are processed; found 'x'. Leave it out",
     "CREATE STREAM s (x TIMESTAMP, WATERMARK FOR x); CREATE VIEW v AS "
     "SELECT count(*) AS n FROM TUMBLE(s, INTERVAL 1 DAY)": "the event time of 's' in TUMBLE(…), 'x'",
+    "CREATE STREAM s (k STRING, x TIMESTAMP, WATERMARK FOR x); CREATE VIEW w AS SELECT k FROM s; "
+    "CREATE VIEW v AS SELECT count(*) AS n FROM TUMBLE(w, INTERVAL 1 DAY)": "the column with 'x' as it was",
+    "CREATE STREAM s (x TIMESTAMP, WATERMARK FOR x); CREATE VIEW w AS SELECT x + INTERVAL 1 DAY AS x FROM s; "
+    "CREATE VIEW v AS SELECT count(*) AS n FROM SESSION(w, INTERVAL 1 DAY)": "'x' as it was read, behind the",
+    "CREATE STREAM s (k STRING, x TIMESTAMP, WATERMARK FOR x); CREATE STREAM r (k STRING, x TIMESTAMP); "
+    "CREATE VIEW w AS SELECT * FROM s UNION ALL SELECT * FROM r; CREATE VIEW v AS "
+    "SELECT count(*) AS n FROM HOP(w, INTERVAL 1 HOUR, INTERVAL 1 DAY)": "it is left out where",
+    "CREATE STREAM s (x TIMESTAMP, WATERMARK FOR x); CREATE STREAM p (x TIMESTAMP) "
+    "WITH (time = 'processing'); CREATE VIEW w AS SELECT x FROM s UNION ALL SELECT x FROM p; "
+    "CREATE VIEW v AS SELECT count(*) AS n FROM TUMBLE(w, INTERVAL 1 DAY)": "'x' and rows that happen when",
+    "CREATE STREAM s (x TIMESTAMP, WATERMARK FOR x); CREATE STREAM p (x TIMESTAMP) "
+    "WITH (time = 'processing'); CREATE VIEW w AS SELECT x FROM s UNION ALL SELECT x FROM p; "
+    "CREATE VIEW v AS SELECT count(*) AS n FROM TUMBLE(w, x, INTERVAL 1 DAY)": "Cut them into windows",
     "CREATE STREAM s (x TIMESTAMP); CREATE VIEW v AS SELECT count(*) AS n "
     "FROM SLIDE(s, INTERVAL 1 DAY)": "expected a stream and its event time in SLIDE(…)",
     "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT x FROM TUMBLE(s)": "expected a stream, its time",
     "CREATE STREAM s (x TIMESTAMP, WATERMARK FOR x); CREATE VIEW w AS SELECT x + INTERVAL 1 DAY AS x FROM s; "
-    "CREATE VIEW v AS SELECT x FROM TUMBLE(w, x, INTERVAL 1 DAY)": "expected the event time of 'w'",
+    "CREATE VIEW v AS SELECT x FROM TUMBLE(w, x, INTERVAL 1 DAY)": "with 'x' as it was read; found 'x'",
     "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT x FROM TUMBLE(s, x)": "expected an interval",
     "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT unnest([x]) AS e FROM s": "UNNEST in FROM",
     (

@@ -170,3 +170,39 @@ def test_windows_of_a_time_that_is_no_column() -> None:
     assert rows("hopped") == {(at(-5), 2), (at(0), 3), (at(5), 1), (at(20), 1), (at(25), 1)}
     assert rows("visits") == {(at(1), at(17), 4), (at(27), at(37), 1)}
     assert rows("appended") == {(at(0), 3)}
+
+
+def test_what_is_made_of_streams_without_a_column_of_time_has_none() -> None:
+    """A union of such streams, and rows joined with a table, whatever the table's own time is."""
+    app = SqlFlow("shop")
+    app.sql("""
+        CREATE STREAM calls (k STRING);
+        CREATE STREAM chats (k STRING);
+        CREATE STREAM visits (k STRING, at TIMESTAMP, WATERMARK FOR at);
+        CREATE VIEW contacts AS SELECT k FROM calls UNION ALL SELECT k FROM chats;
+        CREATE MATERIALIZED VIEW contacted AS SELECT window_start, count(*) AS n
+          FROM TUMBLE(contacts, INTERVAL 10 SECONDS) GROUP BY window_start;
+    """)
+    calls, visits = app.named["calls"], app.named["visits"]
+    assert isinstance(calls, ps.Stream)
+    assert isinstance(visits, ps.Stream)
+    read = app.table("users", "k STRING, x TIMESTAMP", key="k", time=ps.event_time("x"))
+    made = visits.group_by("k").agg(x=ps.max("at"))
+    cut = visits.window(ps.tumbling("1 day")).group_by("k").agg(x=ps.max("at")).select("k", "x")
+    for name, table in (("read", read), ("made", made), ("cut", cut)):
+        app.view(name, sql="""
+            SELECT window_start, count(*) AS n, count(x) AS met
+              FROM TUMBLE(joined, INTERVAL 10 SECONDS) GROUP BY window_start
+        """, tables={"joined": calls.enrich(table, on="k", how="left")})  # fmt: skip
+    run = ps.testing.run(app, now="2026-01-01T12:00:01Z")
+    run.send("users", k="a", x=START.isoformat())
+    run.send("visits", k="a", at=START.isoformat())
+    run.settle()
+    for k in "ab":
+        run.send("calls", k=k)
+    run.send("chats", k="a")
+    run.settle()
+    at = START + timedelta(hours=12)
+    assert run.view("contacted").rows() == [{"window_start": at, "n": 3}]
+    for name in ("read", "made", "cut"):
+        assert run.view(name).rows() == [{"window_start": at, "n": 2, "met": 1}]

@@ -11,7 +11,7 @@ from penstock.flow import hopping, session, sliding, tumbling
 from penstock.flow.graph import timed
 from penstock.flow.rolling import RowWindow
 from penstock.ops import Window
-from penstock.sql.rules.intervals import by_the_clock, event_time_column, is_read
+from penstock.sql.rules.intervals import event_time_column, event_times, is_read
 from penstock.sql.scope import Environment, Named, Windows
 
 __all__ = ["with_rows", "with_windows"]
@@ -94,14 +94,8 @@ def _windowed(call: exp.Anonymous, env: Environment) -> Named:
             f"expected a stream with an event time in {function}(…); found {stream.name!r}, which has none"
         )
     columns = {**named.columns, "window_start": "window_start", "window_end": "window_end"}
-    column = _time(times[0], named, stream.name, function) if times else None
-    known = event_time_column(named.rows.node)
-    if column is None and known is not None:
-        raise SchemaError(
-            f"expected the event time of {stream.name!r} in {function}(…), {known!r}, behind the stream; "
-            "it is left out where a stream's time is no column"
-        )
-    if function == "SLIDE" and known is None:
+    column = _time(times, named, stream.name, function)
+    if function == "SLIDE" and event_time_column(named.rows.node) is None:
         raise SchemaError(
             f"expected a stream and its event time in SLIDE(…); found {call.sql(dialect='duckdb')!r}"
         )
@@ -109,23 +103,41 @@ def _windowed(call: exp.Anonymous, env: Environment) -> Named:
     return Named(named.rows, columns, windows)
 
 
-def _time(time: exp.Expr, named: Named, stream: str, function: str) -> str:
-    """The relation's column that a window function names as the time of its rows."""
+def _time(times: list[exp.Expr], named: Named, stream: str, function: str) -> str | None:
+    """The relation's column that a window function names as the time of its rows; None: it is no column."""
+    node = named.rows.node
+    known, below = event_time_column(node), event_times(node)
+    columns = sorted({repr(one.column) for one in below if one.column is not None})
+    as_read = f"the column with {' or '.join(columns)} as it was read" if columns else ""
+    processed = any(one.processing for one in below)
+    if columns and processed:
+        raise SchemaError(
+            f"expected rows of one kind of time in {function}({stream}, …); found the event time "
+            f"{columns[0]} and rows that happen when they are processed. Cut them into windows separately"
+        )
+    if not times:
+        if not columns:
+            return None
+        told = as_read if known is None else repr(known)
+        raise SchemaError(
+            f"expected the event time of {stream!r} in {function}(…), {told}, behind the stream; "
+            "it is left out where a stream's time is no column"
+        )
+    time = times[0]
     if time.name.lower() not in named.columns:
         raise SchemaError(
             f"expected the event time of {stream!r}; found {time.name!r}, no column of it"
         )
-    column, node = named.columns[time.name.lower()], named.rows.node
-    if by_the_clock(node):
+    column = named.columns[time.name.lower()]
+    if processed:
         raise SchemaError(
             f"expected no column in {function}({stream}, …), whose rows happen when they are processed; "
             f"found {time.name!r}. Leave it out"
         )
-    known = event_time_column(node)
     if known != column and (known is not None or is_read(node)):
         told = repr(known)
         if known is None:
-            told = "which WATERMARK FOR declares, or none for the records' timestamps"
+            told = as_read or "which WATERMARK FOR declares, or none for the records' timestamps"
         raise SchemaError(
             f"expected the event time of {stream!r} in {function}(…), {told}; found {time.name!r}"
         )

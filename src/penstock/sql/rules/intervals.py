@@ -15,13 +15,14 @@ from sqlglot import exp
 
 from penstock.core.time import duration_us
 from penstock.errors import UserError
-from penstock.flow.graph import Node, RowStep, Source
+from penstock.flow.graph import Node, RowStep, Source, Stateful, retracts
 from penstock.flow.interval_join import WITHIN_MAX_US
+from penstock.flow.times import EventTime
 from penstock.ops.rows import Select, Where
 from penstock.sql.relation import quoted
 from penstock.sql.scope import Scope
 
-__all__ = ["Apart", "after_event_time", "apart", "by_the_clock", "event_time_column", "is_read"]
+__all__ = ["Apart", "after_event_time", "apart", "event_time_column", "event_times", "is_read"]
 
 
 @dataclass(frozen=True)
@@ -94,11 +95,19 @@ def is_read(node: Node) -> bool:
             return False
 
 
-def by_the_clock(node: Node) -> bool:
-    """Whether rows happen when they are processed."""
-    if isinstance(node, Source):
-        return node.time.processing
-    return any(by_the_clock(above) for above in node.inputs)
+def event_times(node: Node) -> list[EventTime]:
+    """When the rows of each stream happen from which a node's rows have their times.
+
+    A table that a stream is joined with gives its rows no time.
+    """
+    match node:
+        case Source(time=time, changelog=changelog):
+            return [time] if changelog is None else []
+        case Stateful(inputs=inputs) if len(inputs) > 1:
+            above = [one for one in inputs if not retracts(one)]
+        case _:
+            above = list(node.inputs)
+    return [time for one in above for time in event_times(one)]
 
 
 def after_event_time(tree: exp.Expr, scope: Scope) -> int | None:
