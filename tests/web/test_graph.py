@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -147,6 +148,9 @@ def test_the_graph_is_live(browser: Any, pipeline: Any, width: int, scheme: str)
             assert sum("of a core" in figure for figure in figures) >= 8
             rates = page.locator("#graph .rate").all_text_contents()
             assert "40/s" in rates
+            kept = [one for one in figures if " rows, " in one]
+            assert kept
+            assert all(re.fullmatch(r"[\d.,]+ rows, [\d.]+ (B|KB)", one) for one in kept), kept
             assert page.locator("#operators tr.slowest").count() == 1
             assert page.evaluate("document.documentElement.scrollWidth") <= width
             colours = page.evaluate(

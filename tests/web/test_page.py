@@ -277,7 +277,7 @@ def test_the_state_is_reported_with_what_to_do(browser: Any, views: Any, width: 
             told = page.inner_text("#health")
             assert told.startswith("stalled since 2025-12-31 23:58:20 UTC (1 min 4")
             assert "25,000 records wait in the log" in told
-            assert "committed data is safe" in told
+            assert "Committed data is safe" in told
             assert page.evaluate("document.documentElement.scrollWidth") <= width
             assert "25,000" in page.inner_text("#topics")
             users, orders = page.locator("#sinks tr").all_inner_texts()[1:]
@@ -293,7 +293,7 @@ def test_the_state_is_reported_with_what_to_do(browser: Any, views: Any, width: 
             assert page.title().startswith("stalled")
             server.close()
             page.wait_for_selector("#health :text('no answer')")
-            assert "committed data is safe" not in page.inner_text("#health")
+            assert "Committed data is safe" not in page.inner_text("#health")
     finally:
         server.close()
 
@@ -419,3 +419,75 @@ def test_a_view_is_saved_from_its_card(browser: Any, served: Any) -> None:
             card.get_by_role("link", name="CSV").click()
         assert waited.value.suggested_filename == "total.csv"
         assert Path(waited.value.path()).read_text().count("\n") == 4
+
+
+MEASURES = {  # a column of a view, what it has, and how that is shown
+    "wait_us": (1_500, "1.5 ms"),
+    "wait_ms": (1_500, "1.5 s"),
+    "took_s": (90, "1.5 min"),
+    "age_seconds": (5_400, "1.5 h"),
+    "idle_minutes": (2_160, "1.5 d"),
+    "size_bytes": (1_500_000, "1.5 MB"),
+    "change_bytes": (-1_500_000, "-1.5 MB"),
+    "ms": (1_500, "1.5 s"),
+    "cpu_percent": (12.5, "12.5%"),
+    "full_pct": (-50, "-50%"),
+    "items": (1_500, "1,500"),  # no unit: the name only ends like one
+}
+
+
+def test_charts_show_the_unit_that_a_measures_name_ends_in(
+    browser: Any, served: Any, shared: Any
+) -> None:
+    """On the axis, in the tip and for screen readers."""
+    rows = [(m, *(value for value, _ in MEASURES.values())) for m in range(3)]
+    served.views.tables = {"measured": shared.windows(rows, *MEASURES)}
+    served.views.key_names = {"measured": []}
+    with visit(browser, served.url) as page:
+        for name, (_, shown) in MEASURES.items():
+            page.get_by_label("measure").select_option(name)
+            title = page.locator(".chart svg title", has_text=f"{name} by window: ")
+            title.wait_for(state="attached")
+            assert title.text_content() == f"{name} by window: {name} {shown}"
+            labels = page.locator(".chart svg text.axis[text-anchor=end]").all_text_contents()
+            marks = [one for one in labels if ":" not in one and one not in {"0", "0%", "0 B"}]
+            unit = shown.lstrip("-0123456789.,")
+            assert marks, labels
+            assert all(bool(one.strip("-0123456789.,")) == bool(unit) for one in marks), labels
+            page.locator(".chart").hover()
+            tip = page.locator(".tip div", has_text=f"{name}{shown}")
+            tip.first.wait_for()
+            page.mouse.move(0, 0)  # a chart under the pointer stays as it is
+            page.locator(".tip").wait_for(state="hidden")
+
+
+def test_figures_of_the_pipeline_have_units(browser: Any, views: Any) -> None:
+    """Rates, durations, instants and parts of a whole say in what they are, or their heads do."""
+    pipeline = Pipeline(version=7, rows=100, watermark_us=NOW - 89 * S)
+    pipeline.board.status()
+    pipeline.read(12_000)
+    assert pipeline.facts is not None
+    pipeline.facts = replace(pipeline.facts, sinks=SINKS)
+    server = Server(views, pipeline.board.status)
+    try:
+        with visit(browser, server.url) as page:
+            page.wait_for_selector("#dot.good")
+            tiles = dict(tile.split("\n")[:2] for tile in page.locator(".tile").all_inner_texts())
+            topic = named_cells(page, "#topics", 1)
+            sink = named_cells(page, "#sinks", 2)
+    finally:
+        server.close()
+    assert tiles["events per second"] == "12 k"
+    assert tiles["lag (waiting records)"] == "500"
+    assert tiles["watermark delay"] == "1.5 min"
+    assert tiles["time of the last batch"] == "20 ms"
+    assert (topic["topic"], topic["events/s"], topic["delay"]) == ("clicks", "12 k", "1.5 min")
+    assert topic["watermark UTC"] == "2025-12-31 23:58:31"
+    assert (sink["sink"], sink["behind"], sink["in the target"]) == ("orders", "40 s", "94%")
+
+
+def named_cells(page: Any, table: str, row: int) -> dict[str, str]:
+    """The cells of a table's row by their heads."""
+    rows = page.locator(f"{table} tr")
+    heads = rows.first.locator("th").all_inner_texts()
+    return dict(zip(heads, rows.nth(row).locator("td").all_inner_texts(), strict=True))

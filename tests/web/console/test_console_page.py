@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -129,6 +130,25 @@ def test_a_record_is_found_and_opened(browser: Any, served: Any) -> None:
         assert page.url.endswith("#/topics/clicks?search=k77")
         page.reload()
         records(page, 1)
+
+
+def test_sizes_of_topics_have_units(browser: Any, served: Any) -> None:
+    """A topic's bytes and its partitions', also where there are none."""
+    with visit(browser, served.url) as page:
+        sizes = page.get_by_role("table", name="Topics").locator("tr:has(td) td:last-child")
+        sizes.first.wait_for()
+        named = dict(zip(
+            page.get_by_role("table", name="Topics").locator("tr td:first-child").all_inner_texts(),
+            sizes.all_inner_texts(), strict=True,
+        ))  # fmt: skip
+        assert named["empty"] == "0 B"
+        assert re.fullmatch(r"30(\.\d)? KB", named["odd"])
+        page.goto(f"{served.url}/#/topics/clicks")
+        parts = page.get_by_role("table", name="Partitions").locator("td:last-child")
+        parts.first.wait_for()
+        assert [bool(re.fullmatch(r"[\d.]+ KB", one)) for one in parts.all_inner_texts()] == [
+            True
+        ] * 2
 
 
 def test_pages_of_records_follow(browser: Any, served: Any) -> None:
@@ -295,6 +315,7 @@ def test_versions_and_savepoints_are_shown(
             savepoints = page.get_by_role("table", name="Savepoints").inner_text()
             assert "before-upgrade" in savepoints
             assert f"\t{pinned.version}\t" in savepoints
+            assert re.search(r"\t[\d.]+ (B|KB)\t", savepoints)
             rows = page.get_by_role("table", name="Versions").locator("tr:has(td)")
             assert rows.count() == len(run.store.kept(newest))
             assert rows.first.inner_text().startswith(str(newest))

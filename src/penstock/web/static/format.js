@@ -21,7 +21,7 @@ export const count = (value) => (value === null || value === undefined ? "–" :
 export function bytes(value) {
   if (value === null || value === undefined) return "–";
   for (const [unit, scale] of [["GB", 1e9], ["MB", 1e6], ["KB", 1e3]]) {
-    if (value >= scale) return `${trim(value / scale)} ${unit}`;
+    if (Math.abs(value) >= scale) return `${trim(value / scale)} ${unit}`;
   }
   return `${Math.round(value)} B`;
 }
@@ -66,7 +66,7 @@ export function unit(name) {
   const scale = end && { us: 1e-3, ms: 1, s: 1e3, seconds: 1e3, minutes: 60e3 }[end[1]];
   if (!end) return number;
   if (scale) return (value) => (value === null ? "–" : value === 0 ? "0" : duration(value * scale));
-  return end[1] === "bytes" ? (value) => bytes(value) : (value) => `${number(value)} %`;
+  return end[1] === "bytes" ? bytes : (value) => (value === null ? "–" : `${number(value)}%`);
 }
 
 const two = (n) => String(n).padStart(2, "0");
