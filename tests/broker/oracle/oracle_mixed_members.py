@@ -185,6 +185,9 @@ def prepare(side: Side, crowd: Crowd, one: One, version: int) -> Answer:
     answer = side.ask(one.name, JOIN, version, join_fields(side, crowd, one))
     if answer and answer["error_code"] == NEEDS_ID:
         side.learn(f"id {one.name}", answer["member_id"])
+        asked = {"groups": [crowd.id], "include_authorized_operations": False}
+        # Kafka gives the id before it has stored the group, and describes it as dead until then.
+        side.until(15, 5, asked, lambda found: found["groups"][0]["group_state"] != "Dead")
     return told(side, crowd, JOIN, answer)
 
 
