@@ -532,10 +532,11 @@ class _Session:
                 for t, topic in new.items()
             }
             state = output.state
+            begins = {} if state.tables else getattr(snapshot, "begins", {})
             position = state.position if state.tables else snapshot.position
             time_us = state.time_us or time.time_ns() // 1000
             tables = {**state.tables, **tables}
-            details = {**state.details, **getattr(snapshot, "details", {})}
+            details = {**state.details, **begins, **getattr(snapshot, "details", {})}
             state = replace(state, position=position, time_us=time_us, details=details)
             chunked = set(details.get("snapshot", {}).get("tables", ()))  # read afterwards
             for table in new:

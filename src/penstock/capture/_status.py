@@ -50,7 +50,7 @@ class Status:
         lag_bytes: of the database's log that it is behind; the database keeps them for it. None: unknown.
         lag_s: how long ago the position was stored, where it is behind.
         slot: `reserved` or `extended` as long as the database keeps all that is needed, `unreserved` when
-            it soon won't, `lost` when it hasn't.
+            it soon won't, `lost` when it hasn't; `another server` where the capture has not run there yet.
         safe_bytes: that can be written before the slot is lost; None: there is no limit.
         trouble: why the database couldn't be asked.
         snapshot: the table that is being read while changes flow, and how far that is.

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import random
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from tests.capture.sources import MysqlSource
@@ -21,6 +23,7 @@ from tests.mariadb import MariaDB, mariadb
 from tests.patience import wait_until
 
 from penstock.capture import status, token
+from penstock.capture._mysql._server import Server
 from penstock.capture._progress import Log, State
 from penstock.errors import SetupError
 
@@ -78,6 +81,55 @@ def state_of(source: MysqlSource) -> State:
     return found
 
 
+def go_on(source: MysqlSource, *tables: str) -> None:
+    """Captures what a server has that the one before hadn't."""
+    with source.running(*tables) as capture:
+        source.follows(capture, lambda: capture.done.is_caught_up)
+
+
+class Address:
+    """A port that leads to a server, and to another one from some time on; a context manager."""
+
+    def __init__(self, behind: int) -> None:
+        self.port_behind = behind
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._ends: list[socket.socket] = [self._listener]
+        self._threads: list[threading.Thread] = []
+
+    def __enter__(self) -> Self:
+        self._begin(self._accept)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for one in self._ends:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+        for thread in self._threads:
+            thread.join()
+
+    def _begin(self, what: Callable[..., None], *arguments: Any) -> None:
+        self._threads.append(threading.Thread(target=what, args=arguments))
+        self._threads[-1].start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(("127.0.0.1", self.port_behind))
+                self._ends += [near, far]
+                self._begin(self._pass_on, near, far)
+                self._begin(self._pass_on, far, near)
+
+    @staticmethod
+    def _pass_on(source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_RDWR)
+
+
 @pytest.fixture
 def pair(log) -> Iterator[Pair]:
     """Two servers."""
@@ -129,7 +181,7 @@ def test_a_server_that_lacks_what_was_captured_is_refused(pair) -> None:
     source.execute("INSERT INTO t VALUES (1)")
     source.run()
     other.execute("INSERT INTO t VALUES (2), (3)")
-    with pytest.raises(SetupError, match=r"found: .*0-7-\d+.*Changes between were lost"):
+    with pytest.raises(SetupError, match=r"found that it lacks 0-7-\d+\. Wait until it has"):
         other.run()
     other.rows("CREATE DATABASE other")
     with pytest.raises(SetupError, match="found another one"):
@@ -156,6 +208,118 @@ def test_a_state_without_gtids_gets_them(pair) -> None:
     pair.fail_over()
     pair.source.run()
     assert [key["id"] for key, _ in source.records(source.topic("t"))] == [1, 2, 3]
+
+
+def test_a_server_that_lacks_a_domain_is_refused_before_anything_is_stored(pair) -> None:
+    """It would send the domain's groups from the beginning, also those that it gets later."""
+    source = pair.source
+    source.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+    source.execute("CREATE TABLE u (id INT PRIMARY KEY)")
+    pair.catch_up()
+    other = replace(source, server=pair._follower)
+    other.rows("STOP SLAVE")
+    with source.server.session("shop") as cursor:
+        cursor.execute("SET gtid_domain_id = 5")
+        cursor.execute("INSERT INTO t VALUES (1)")
+    source.run("t")
+    other.execute("INSERT INTO u VALUES (2)")
+    before = state_of(source)
+    found = status(source.name, source.log, url=other.url)
+    assert (found.slot, found.lag_bytes) == ("another server", None)
+    with pytest.raises(SetupError, match=r"lacks 5-7-1\. "):
+        other.run("t", "u")
+    after = state_of(source)
+    assert (after.system, after.position, after.tables) == (
+        before.system,
+        before.position,
+        before.tables,
+    )
+
+
+def test_numbers_of_a_domain_may_go_back_at_the_same_server(pair) -> None:
+    """There the place says where to go on, and not the GTIDs."""
+    source = pair.source
+    source.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+    source.run()
+    with source.server.session("shop") as cursor:
+        for i, number in enumerate((50, 10)):
+            cursor.execute(f"SET gtid_domain_id = 9, gtid_seq_no = {number}")
+            cursor.execute(f"INSERT INTO t VALUES ({i})")
+    source.run()
+    assert "9-7-10" in state_of(source).details["gtids"]
+    source.execute("INSERT INTO t VALUES (2)")
+    source.run()
+    assert [key["id"] for key, _ in source.records(source.topic("t"))] == [0, 1, 2]
+
+
+def test_a_capture_that_begins_without_gtids_gets_them(pair) -> None:
+    """A log without a group has no GTIDs, which is known; without one, no other server is gone on at."""
+    source = pair.source
+    source.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+    pair.catch_up()
+    other = replace(source, server=pair._follower)
+    other.rows("STOP SLAVE")
+    source.rows("RESET MASTER")
+    source.run()
+    assert state_of(source).details["gtids"] == ""
+    with pytest.raises(SetupError, match="aren't known"):
+        other.run()
+    source.execute("INSERT INTO t VALUES (1)")
+    source.run()
+    assert state_of(source).details["gtids"] == "0-7-1"
+
+
+def test_what_a_snapshot_begins_anew_has_the_gtids_of_its_place(pair) -> None:
+    """Where all tables of a capture are replaced, changes that the new snapshot has aren't captured again."""
+    source = pair.source
+    source.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+    source.execute("CREATE TABLE u (id INT PRIMARY KEY)")
+    source.run("t")
+    source.execute("INSERT INTO u VALUES (1), (2)")
+    source.run("u")
+    assert state_of(source).details["gtids"] == source.rows("SELECT @@gtid_binlog_pos")[0][0]
+    pair.fail_over()
+    pair.source.execute("INSERT INTO u VALUES (3)")
+    go_on(pair.source, "u")
+    assert [key["id"] for key, _ in source.records(source.topic("u"))] == [1, 2, 3]
+
+
+def test_groups_captured_before_a_failover_are_not_captured_again_after_a_restart(pair) -> None:
+    """Domains are in another order at the new server: its place alone doesn't say what is behind it."""
+    source = pair.source
+    source.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+    pair.catch_up()
+    other = replace(source, server=pair._follower)
+    other.rows("STOP SLAVE")
+    with other.server.session("shop") as cursor:  # in its log before what it gets from the leader
+        cursor.execute("SET gtid_domain_id = 5")
+        cursor.execute("INSERT INTO t VALUES (1)")
+    source.run()
+    with source.server.session("shop") as cursor:
+        cursor.execute("INSERT INTO t VALUES (2)")
+    source.run()
+    other.rows("START SLAVE")
+    pair.catch_up()
+    with other.running() as capture:
+        other.follows(capture, lambda: len(source.records(source.topic("t"))) == 2)
+    other.execute("INSERT INTO t VALUES (3)")
+    go_on(other)
+    assert [key["id"] for key, _ in source.records(source.topic("t"))] == [2, 1, 3]
+    assert state_of(source).system == "8/shop"
+
+
+def test_a_connection_to_another_server_is_not_used(pair) -> None:
+    """Where the address moves between two connections, neither rows nor the log come from the second."""
+    with Address(pair.leader.port) as address:
+        server = Server(f"mysql://root@127.0.0.1:{address.port}/shop")
+        assert server.system == "7/shop"
+        file, position = server.position()
+        address.port_behind = pair._follower.port
+        with pytest.raises(ConnectionError, match="expected 7/shop; found 8/shop"):
+            server.another()
+        with pytest.raises(ConnectionError, match="expected 7/shop; found 8/shop"):
+            server.dump(99, file, position)
+        server.close()
 
 
 @pytest.mark.slow

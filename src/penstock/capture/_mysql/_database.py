@@ -46,7 +46,6 @@ class MysqlDatabase:
         self._settings, self._server = settings, Server(settings.url)
         self.name, self.topics = self._server.name, ()
         self._places, self._progress = Places(), Progress()
-        self._is_first = True
         self._streams: list[Stream] = []
         self.source = ("mariadb" if self._server.is_mariadb else "mysql", self._server.database)
 
@@ -78,7 +77,6 @@ class MysqlDatabase:
         file, _ = self._server.position()
         shift = 0 if state is None else state.details.get("shift", 0)
         places = self._places = Places(base_of(file), shift)
-        self._is_first = state is None or not state.tables
         self._progress = Progress.of({} if state is None else state.details)
         if state is not None and state.position:
             needed, files = places.file(state.position), self._server.files()
@@ -96,26 +94,45 @@ class MysqlDatabase:
     def moved(self, state: State, system: str) -> State:
         """Where a capture goes on at this server, which has another one's groups: by their GTIDs.
 
-        The server says whether it has them when the stream is asked for.
+        Until all that it has now is passed: its places alone don't say which groups before were captured.
+
+        Raises:
+            SetupError: it lacks one, or they aren't known.
         """
         (_, database), (_, wanted) = system.rsplit("/", 1), state.system.rsplit("/", 1)
-        gtids = Gtids(state.details.get("gtids", ""), is_mariadb=self._server.is_mariadb)
-        if database != wanted or not gtids.text:
+        gtids = Gtids(state.details.get("gtids"), is_mariadb=self._server.is_mariadb)
+        if database != wanted:
             return state
-        files = self._server.files()
+        name = self._settings.name
+        if not gtids.text:
+            raise SetupError(
+                f"expected the database that {name!r} has captured so far ({state.server}); found another "
+                f"server at {self.name}, and the GTIDs of what was captured, by which it could go on there, "
+                f"aren't known. Go back to the server before, or start again with a new snapshot: "
+                f"penstock capture drop {name}"
+            )
+        if lacking := self._server.lacking(gtids):
+            raise SetupError(
+                f"expected {self.name} to have in its binary log what {name!r} has captured at "
+                f"{state.server}; found that it lacks {lacking}. Wait until it has caught up, or go back to "
+                "the server before. Where neither can be, changes between were lost. Start again with a new "
+                f"snapshot: penstock capture drop {name}"
+            )
+        files, end = self._server.files(), self._server.position()
         first = Places().number(next(iter(files)), 0)
         after = Places(shift=1).number(Places().file(state.position), 0)
         shift = max(after - first, 0) >> 40
         position = first + (shift << 40)
         # A snapshot that the stream hadn't got to was at a place that says nothing here.
         tables = {name: one for name, one in state.tables.items() if one.since <= state.position}
-        details = {**state.details, "shift": shift}
+        by_gtid = Places(shift=shift).number(*end)
+        details = {**state.details, "shift": shift, "by_gtid": by_gtid}
         return replace(state, system=system, position=position, details=details, tables=tables)
 
     def snapshot(self) -> _Snapshot:
         """The rows as they are."""
         arguments = (self._server, self._settings, self._encoder(), self._places, self._progress)
-        return _Snapshot(*arguments, is_first=self._is_first)
+        return _Snapshot(*arguments)
 
     def end(self) -> int:
         """The end of the binary log."""
@@ -152,14 +169,12 @@ class _Snapshot:
         encoder: Encoder,
         places: Places,
         progress: Progress,
-        *,
-        is_first: bool,
     ) -> None:
         self._server, self._values, self._encoder = server, settings.values, encoder
-        self._places, self._progress, self._is_first = places, progress, is_first
+        self._places, self._progress = places, progress
 
     def __enter__(self) -> Self:
-        sql = self._sql = self._server.connect()
+        sql = self._sql = self._server.another()
         with contextlib.ExitStack() as undo:
             undo.callback(sql._force_close)  # noqa: SLF001
             ask(sql, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -175,8 +190,7 @@ class _Snapshot:
                 gtids = "".join(str(status.get("Executed_Gtid_Set") or "").split())
                 ask(sql, "UNLOCK TABLES")
             undo.pop_all()
-        # What the stream that begins here continues; one that goes on has what it continues.
-        self._gtids = {"gtids": gtids} if self._is_first else {}
+        self.begins = {"gtids": gtids}
         self.position = self._places.number(self._file, self._at)
         self._time_s = int(time.time())
         return self
@@ -210,8 +224,8 @@ class _Snapshot:
 
     @property
     def details(self) -> dict[str, Any]:
-        """For the state: where the stream begins, and which tables are to be read in chunks."""
-        return {**self._gtids, **self._progress.details}
+        """For the state: which tables are to be read in chunks."""
+        return self._progress.details
 
     def _is_large(self, table: TableName, definition: Definition) -> bool:
         """Whether a table is read in chunks afterwards."""

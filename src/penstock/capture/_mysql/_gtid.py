@@ -21,10 +21,11 @@ _INTERVALS: Final = re.compile(r"([0-9a-fA-F-]{36})((?::\d+(?:-\d+)?)+)")
 
 
 class Gtids:
-    """GTIDs of groups; empty where they aren't known.
+    """GTIDs of groups, or that they aren't known.
 
     Args:
-        text: as the server writes them. One that has others, such as MySQL's with tags, is empty.
+        text: as the server writes them. None: they aren't known, as where it has others, such as MySQL's with
+            tags.
         is_mariadb: whether the server is MariaDB.
 
     >>> mariadb, mysql = Gtids("0-7-42,1-8-3", is_mariadb=True), Gtids("", is_mariadb=False)
@@ -33,8 +34,8 @@ class Gtids:
     '0-8-43,1-8-3'
     """
 
-    def __init__(self, text: str, *, is_mariadb: bool) -> None:
-        self._is_mariadb = is_mariadb
+    def __init__(self, text: str | None, *, is_mariadb: bool) -> None:
+        self._is_mariadb, self._is_known = is_mariadb, text is not None
         self._newest: dict[str, str] = {}
         self._intervals: dict[str, list[list[int]]] = {}
         for part in "".join(text.split()).split(",") if text else ():
@@ -52,8 +53,10 @@ class Gtids:
             intervals.sort()
 
     @property
-    def text(self) -> str:
-        """As the server writes them."""
+    def text(self) -> str | None:
+        """As the server writes them: empty where there are none; None where they aren't known."""
+        if not self._is_known:
+            return None
         if self._is_mariadb:
             return ",".join(self._newest.values())
         return ",".join(
@@ -63,6 +66,7 @@ class Gtids:
 
     def forget(self) -> None:
         """A group had no GTID: which ones were captured can't be said by them."""
+        self._is_known = False
         self._newest.clear()
         self._intervals.clear()
 
@@ -75,11 +79,10 @@ class Gtids:
         >>> one.text
         '3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5'
         """
-        if self._is_mariadb:
-            if self._newest:
-                self._newest[gtid.partition("-")[0]] = gtid
+        if not self._is_known:
             return
-        if not self._intervals:
+        if self._is_mariadb:
+            self._newest[gtid.partition("-")[0]] = gtid
             return
         source, _, number_text = gtid.partition(":")
         number, made = int(number_text), []
@@ -90,6 +93,20 @@ class Gtids:
             else:
                 new = [min(one[0], new[0]), max(one[1], new[1])]
         self._intervals[source] = sorted([*made, new])
+
+    def lacking(self, state: str) -> list[str]:
+        """Of those of MariaDB the ones that a log hasn't, whose newest groups of each domain and server are
+        these, as `@@gtid_binlog_state` has them.
+
+        >>> Gtids("0-7-42,1-8-3", is_mariadb=True).lacking("0-7-42,0-8-43,1-8-2")
+        ['1-8-3']
+        """
+        newest = {}
+        for one in state.split(",") if state else ():
+            of, _, number = one.rpartition("-")
+            newest[of] = int(number)
+        wanted = {one: one.rpartition("-") for one in self._newest.values()}
+        return [one for one, (of, _, n) in wanted.items() if newest.get(of, -1) < int(n)]
 
     def packed(self) -> bytes:
         """Those of MySQL, as COM_BINLOG_DUMP_GTID has them: the ends of intervals aren't in them.

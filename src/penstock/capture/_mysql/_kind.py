@@ -80,6 +80,8 @@ def _errors() -> tuple[type[Exception], ...]:
 def _look(url: str, state: State) -> Condition:
     server = Server(url)
     try:
+        if server.system != state.system:  # whose places say nothing here
+            return Condition("unknown", None, "another server")
         files = server.files()
         is_dumping = server.is_dumping(replica_of(state.details))
     finally:

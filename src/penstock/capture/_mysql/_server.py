@@ -90,6 +90,23 @@ class Server:
             self._sql = self.connect()
         return self._sql
 
+    def another(self) -> Any:
+        """A new connection, to the server that the questions go to.
+
+        Raises:
+            ConnectionError: the address leads to another one by now.
+        """
+        one = self.connect()
+        try:
+            if (found := self._system_of(_variables(one))) != (expected := self.system):
+                raise ConnectionError(
+                    f"{self.name} leads to another server: expected {expected}; found {found}"
+                )
+        except BaseException:
+            one._force_close()  # noqa: SLF001
+            raise
+        return one
+
     @property
     def is_connected(self) -> bool:
         """Whether there is a connection for questions."""
@@ -116,14 +133,7 @@ class Server:
 
     def variables(self) -> dict[str, str]:
         """The server's settings."""
-        return {
-            one["Variable_name"]: one["Value"]
-            for one in self.ask(
-                "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'log_bin', 'binlog_format', "
-                "'binlog_row_image', 'binlog_row_metadata', 'server_id', 'server_uuid', 'binlog_checksum', "
-                "'binlog_row_value_options', 'log_bin_compress', 'binlog_transaction_compression')"
-            )
-        }
+        return _variables(self.sql)
 
     @property
     def is_mariadb(self) -> bool:
@@ -296,10 +306,21 @@ class Server:
         }
         return status["binlog_snapshot_file"], int(status["binlog_snapshot_position"])
 
-    def gtids_at(self, file: str, position: int) -> str:
-        """The GTIDs of what MariaDB's binary log has before a place; empty where there are none."""
+    def gtids_at(self, file: str, position: int) -> str | None:
+        """The GTIDs of what MariaDB's binary log has before a place; None where it can't say."""
         [found] = self.ask(f"SELECT BINLOG_GTID_POS(%s, {position:d}) AS g", file)
-        return str(found["g"] or "")
+        return None if found["g"] is None else str(found["g"])
+
+    def lacking(self, gtids: Gtids) -> str:
+        """Of some GTIDs those of groups that the server hasn't executed; empty where it has all.
+
+        MariaDB's domain that isn't in its log at all would be sent from the beginning.
+        """
+        if self.is_mariadb:
+            [found] = self.ask("SELECT @@global.gtid_binlog_state AS g")
+            return ",".join(gtids.lacking(str(found["g"] or "")))
+        [found] = self.ask("SELECT GTID_SUBTRACT(%s, @@global.gtid_executed) AS g", gtids.text)
+        return "".join(str(found["g"] or "").split())
 
     def dump(self, number: int, file: str, position: int, gtids: Gtids | None = None) -> Any:
         """A connection that the binary log comes from; its socket.
@@ -309,8 +330,11 @@ class Server:
             file: where to begin.
             position: likewise.
             gtids: behind which to begin, instead; in the order of the log, whatever its files are.
+
+        Raises:
+            ConnectionError: the address leads to another server than that of the questions.
         """
-        one = self._dump = self.connect()
+        one = self._dump = self.another()
         ask(one, f"SET @master_heartbeat_period = {HEARTBEAT_S * 1_000_000_000}")
         ask(one, f"SET @source_heartbeat_period = {HEARTBEAT_S * 1_000_000_000}")
         ask(one, "SET @master_binlog_checksum = @@global.binlog_checksum")
@@ -367,6 +391,18 @@ def ask(sql: Any, query: str, *arguments: Any) -> list[dict[str, Any]]:
         cursor.execute(query, arguments or None)
         names = [one[0] for one in cursor.description or ()]
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def _variables(sql: Any) -> dict[str, str]:
+    return {
+        one["Variable_name"]: one["Value"]
+        for one in ask(
+            sql,
+            "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'log_bin', 'binlog_format', "
+            "'binlog_row_image', 'binlog_row_metadata', 'server_id', 'server_uuid', 'binlog_checksum', "
+            "'binlog_row_value_options', 'log_bin_compress', 'binlog_transaction_compression')",
+        )
+    }
 
 
 def _like(pattern: str) -> str:

@@ -139,21 +139,22 @@ class Stream:
         after = (self._gtids,) if self._is_by_gtid else ()
         self._socket = server.dump(replica_of(output.state.details), self._file, self._end, *after)
 
-    def _captured(self) -> str:
-        """The GTIDs of what was captured; that a state doesn't have from former releases, MariaDB says."""
+    def _captured(self) -> str | None:
+        """The GTIDs of what was captured; those that a state doesn't have, MariaDB says."""
         stored: str | None = self._output.state.details.get("gtids")
-        if stored is None and self._is_mariadb and self._end >= _FIRST:
+        if not stored and self._is_mariadb and self._end >= _FIRST:
             return self._server.gtids_at(self._file, self._end)
-        return stored or ""
+        return stored
 
     def _begins_by_gtid(self) -> bool:
         """Whether the server is told the GTIDs, and not a place.
 
-        MySQL is told the place while there is one, as it sends its own transactions' GTIDs alone. Behind
+        It is while the log may have groups ahead that were captured at the server before. A server's own
+        groups are told by their place: MariaDB's numbers may go back (gtid_strict_mode = OFF). Behind
         `DUMP_END` places can't be told apart without those before.
         """
-        is_moved = self._end < _FIRST
-        return bool(self._gtids.text) and (is_moved or (self._is_mariadb and self._end < DUMP_END))
+        is_moved = self._from < self._output.state.details.get("by_gtid", 0)
+        return bool(self._gtids.text) and self._end < DUMP_END and (is_moved or self._end < _FIRST)
 
     def close(self) -> None:
         """Closes the connections of snapshots."""
@@ -239,8 +240,9 @@ class Stream:
         if packet[0] == 0xFF and code == _PURGED:
             raise SetupError(
                 f"expected the binary log of {self._server.name} at {self._stored_at}; "
-                f"found: {text}. Changes between were lost. Start again with a new snapshot: penstock "
-                "capture drop NAME. To keep more of the log: binlog_expire_logs_seconds"
+                f"found: {text}. If the server is behind the one before, wait until it has caught up, or go "
+                "back to the other one. If not, changes between were lost. Start again with a new snapshot: "
+                f"penstock capture drop {self._name}. To keep more of the log: binlog_expire_logs_seconds"
             )
         if packet[0] == 0xFF and code in DENIED:
             raise SetupError(self._server.no_replication(text))
@@ -296,6 +298,11 @@ class Stream:
             self._end = end if end >= self._end else end + (1 << 32)
 
     @property
+    def _name(self) -> str:
+        """The capture's."""
+        return str(self._output.state.details["name"])
+
+    @property
     def _stored_at(self) -> str:
         return self._places.text(self._output.position)
 
@@ -312,7 +319,8 @@ class Stream:
             raise SetupError(
                 f"expected the binary log of {self._server.name} at {self._stored_at}; "
                 f"found that {self._file} is another file now: the log was reset (RESET MASTER). Changes "
-                "between were lost. Start again with a new snapshot: penstock capture drop NAME"
+                "between were lost. Start again with a new snapshot: penstock capture drop "
+                f"{self._name}"
             )
 
     def _rotate(self, data: bytes, *, is_made_up: bool) -> None:
