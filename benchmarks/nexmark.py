@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from auctions.generator import Events
-from auctions.queries import LANGUAGES
+from auctions.queries import FLINKS, LANGUAGES
 from auctions.topics import events_of, fill, truth_database, unequal
 from common.brokers import BROKERS, broker
 from common.sides import HERE, PENSTOCK, SideError, end_cleanly, limit_cores, run_program
@@ -92,7 +92,8 @@ def run_query(name: str, ground: dict[str, Any], options: argparse.Namespace) ->
     query = LANGUAGES[options.language][name]
     rows = events_of(query, ground["counts"])
     result: dict[str, Any] = {"query": name, "rows": rows}
-    for side in (PENSTOCK, *filter(None, [options.peers])):
+    peers = [options.peers] if options.peers and name in FLINKS else []
+    for side in (PENSTOCK, *peers):
         work = ground["work"] / f"{name}-{side}"
         runs, out = [], work / "result.jsonl"
         try:

@@ -338,4 +338,6 @@ def _sql_queries() -> Iterator[Query]:
 
 
 QUERIES = {query.name: query for query in _queries()}
+FLINKS = frozenset(_texts("flink.sql"))
+"""The queries that Flink has."""
 LANGUAGES = {"python": QUERIES, "sql": {query.name: query for query in _sql_queries()}}

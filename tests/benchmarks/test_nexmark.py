@@ -52,6 +52,15 @@ def test_a_query_gives_what_duckdb_finds(nexmark: dict[str, Any], name: str) -> 
     check(nexmark, nexmark["queries"].QUERIES[name])
 
 
+def test_text_in_a_file_of_results_is_text(nexmark: dict[str, Any], tmp_path: Path) -> None:
+    """A time of day as text, which q10 has, is none of another type; a wrong one is found."""
+    file, unequal = tmp_path / "rows", nexmark["topics"].unequal
+    file.write_text('{"n": 1, "hm": "22:13"}\n{"n": 2, "hm": "09:05"}\n')
+    truth = "SELECT * FROM (VALUES (1, '22:13'), (2, '09:05')) AS t(n, hm)"
+    assert not unequal(nexmark["database"], truth, file)
+    assert "1, such as" in unequal(nexmark["database"], truth.replace("09:05", "09:06"), file)
+
+
 def sql_names() -> list[str]:
     """Of the queries in SQL."""
     return in_file("penstock.sql")
