@@ -247,6 +247,12 @@ class MysqlSource(Source):
         """The rows of a query."""
         return list(self.server.rows(query, self.database))
 
+    def run(self, *tables: str, **settings: Any) -> Captured:
+        """Captures until all there is was captured. Positions of a server don't tell: after another one
+        took over, a capture's are further on.
+        """
+        return self.capture(*tables, **settings).run(until=lambda done: done.is_caught_up)
+
     def end(self) -> int:
         """Behind all that was committed."""
         from penstock.capture._mysql._binlog import place
