@@ -39,6 +39,7 @@ from penstock.broker.protocol.dispatch import Dispatcher
 from penstock.broker.protocol.fetch import FetchApi
 from penstock.broker.protocol.produce import ProduceApi
 from penstock.broker.protocol.requests import Requests
+from penstock.broker.pulse import Pulse, until_next
 from penstock.broker.services import Services
 from penstock.broker.storage.checkpoints import checkpoint
 from penstock.broker.storage.cleaner import LogCleaner
@@ -58,8 +59,6 @@ __all__ = ["Broker", "serve"]
 
 DESCRIPTORS_WANTED: Final = 65_536
 """Open files that the process asks the system for, as far as it is allowed to."""
-TICK_MS: Final = 200
-"""How often timeouts are looked at. Those of groups' members are looked at when they are due, too."""
 TICK_MS_MIN: Final = 10
 """Members whose time is over within this time of each other are looked at together."""
 SAMPLE_S: Final = 1.0
@@ -79,6 +78,7 @@ class Broker:
         self.listeners = config.listeners()
         self.metrics = MetricsServer(self.collect)
         self._clock_ms = clock_ms or (lambda: time.time_ns() // 1_000_000)
+        self._pulse = Pulse(self.loop)
         self._lock = DataLock(config.data)
         self._servers: list[asyncio.Server | Acceptor] = []
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -171,7 +171,7 @@ class Broker:
             tiering=services.tiering,
             clock_s=self.loop.time,
         )
-        dispatcher = Dispatcher(services, produce, self._fetch, requests)
+        dispatcher = Dispatcher(services, produce, self._fetch, requests, self._pulse.stir)
         self.connections = Connections(self.loop, services.guard, requests, dispatcher.handle)
         services.dynamic.follow(self._follow_settings)
 
@@ -290,7 +290,7 @@ class Broker:
     async def _tick(self) -> None:
         services = self.services
         while True:
-            await asyncio.sleep(TICK_MS / 1000)
+            await self._pulse.pause()
             self._look_at_room()
             services.share.tick(self.connections)
 
@@ -300,7 +300,7 @@ class Broker:
             now_ms = services.now_ms()
             services.answer_members(services.mixed_groups.tick(now_ms))
             pause_ms = pause_until(now_ms, services.mixed_groups.next_end_ms)
-            await asyncio.sleep(pause_ms / 1000)
+            await self._pulse.pause(pause_ms / 1000)
 
     def _look_at_room(self) -> None:
         """Refuses records while the disk is full; what failed for that continues when it isn't."""
@@ -309,6 +309,8 @@ class Broker:
             services.room.look()
         except OSError as error:
             _log.warning("expected to ask for the room on the disk, found: %s", error)
+        if services.room.is_full or services.flusher.failed:
+            self._pulse.stir()  # whoever waits for room waits for the next look
         if services.flusher.failed and not services.room.is_full:
             mended = services.flusher.mend()
             if mended:
@@ -318,7 +320,7 @@ class Broker:
         services = self.services
         sample_at_s = self.loop.time()
         while True:
-            await asyncio.sleep(self.config.flush_interval_ms / 1000)
+            await asyncio.sleep(until_next(self.loop.time(), self.config.flush_interval_ms / 1000))
             dirty = [one.log for one in services.topics.partitions() if one.log.is_dirty]
             await services.flusher.make_durable_by_the_way(dirty)
             await services.flusher.make_durable(
@@ -366,8 +368,8 @@ class Broker:
 
 
 def pause_until(now_ms: int, end_ms: int) -> int:
-    """How long (ms) to pause so as to be there when something ends, if that is soon."""
-    return min(max(end_ms - now_ms, TICK_MS_MIN), TICK_MS)
+    """How long (ms) to pause so as to be there when something ends."""
+    return max(end_ms - now_ms, TICK_MS_MIN)
 
 
 def _raise_descriptor_limit() -> None:

@@ -208,10 +208,10 @@ def test_who_leaves_begins_a_phase_that_ends_on_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("end_ms", "pause_ms"), [(0, 10), (1000, 10), (1004, 10), (1050, 50), (1200, 200), (9999, 200)]
+    ("end_ms", "pause_ms"), [(0, 10), (1000, 10), (1004, 10), (1050, 50), (9999, 8999)]
 )
 def test_the_broker_looks_when_something_ends(end_ms: int, pause_ms: int) -> None:
-    """In time, but neither all the time nor too seldom: others may have come meanwhile."""
+    """In time, but not all the time."""
     assert pause_until(1000, end_ms) == pause_ms
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import struct
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from penstock.broker.handlers import API_TABLE, Call
@@ -30,6 +30,10 @@ from penstock.wire.kafka import ErrorCode
 __all__ = ["Dispatcher", "advertised"]
 
 PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
+LIST_OFFSETS, METADATA, HEARTBEAT, CONSUMER_GROUP_HEARTBEAT = 2, 3, 12, 68
+QUIET: Final = frozenset({FETCH, LIST_OFFSETS, METADATA, HEARTBEAT, CONSUMER_GROUP_HEARTBEAT})
+"""What clients at rest repeat: at most it moves a time-out to later. A member's first heartbeat is
+preceded by other requests."""
 PRODUCE_VERSIONS: Final = (3, 13)
 FETCH_VERSIONS: Final = (4, 18)
 
@@ -72,15 +76,22 @@ class Dispatcher:
         produce: serves Produce.
         fetch: serves Fetch.
         requests: where they are counted.
+        stir: called before each request that may set a time-out.
     """
 
     def __init__(
-        self, broker: Services, produce: ProduceApi, fetch: FetchApi, requests: Requests
+        self,
+        broker: Services,
+        produce: ProduceApi,
+        fetch: FetchApi,
+        requests: Requests,
+        stir: Callable[[], None],
     ) -> None:
         self._broker = broker
         self._produce = produce
         self._fetch = fetch
         self._requests = requests
+        self._stir = stir
         self._clock_s = broker.loop.time
 
     def handle(self, connection: Connection, frame: memoryview) -> None:
@@ -102,6 +113,8 @@ class Dispatcher:
         if connection.session is not None:
             connection.session.check(key, len(frame), self._clock_s())
         self._requests.began(key)
+        if key not in QUIET:
+            self._stir()
         at = _HEAD.size + max(client_size, 0)
         if at > len(frame):
             raise ProtocolError(f"expected a client id of {client_size} bytes, found fewer")

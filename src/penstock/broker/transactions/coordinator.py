@@ -27,6 +27,7 @@ from typing import Final
 
 from penstock.broker.groups.offsets import GroupOffsets
 from penstock.broker.logs import Seldom
+from penstock.broker.pulse import until_next
 from penstock.broker.storage.flusher import Durable, is_durable, made_durable
 from penstock.broker.storage.topics import Hosted
 from penstock.broker.transactions.deciding import decide, parts_of
@@ -69,10 +70,8 @@ UNSETTLED_MAX: Final = 100_000
 END_UNKNOWN: Final = (1 << 63) - 1
 """The end of a partition that isn't served, or of which it isn't known: whatever is open there, began
 before it."""
-TICK_S: Final = 0.5
-"""How often timeouts are looked at."""
-TICKS_PER_CONFIRM: Final = 2
-"""Markers are made durable once a second: no request waits for that."""
+TICK_S: Final = 1.0
+"""How often timeouts are looked at, and markers are made durable: no request waits for that."""
 _log = logging.getLogger(__name__)
 
 
@@ -329,9 +328,8 @@ class Coordinator:
     async def run(self) -> None:
         """Does in the background what time brings."""
         while True:
-            for _ in range(TICKS_PER_CONFIRM):
-                await asyncio.sleep(TICK_S)
-                await self.tick()
+            await asyncio.sleep(until_next(asyncio.get_running_loop().time(), TICK_S))
+            await self.tick()
             await self.confirm()
 
     async def finish(self) -> None:
