@@ -26,6 +26,7 @@ MINUTE = "2026-01-01T00:{:02}:00Z"
 
 WINDOWS = re.compile(
     r"(TUMBLE|HOP|SESSION|SLIDE)\(e, ts, INTERVAL (\d+) MINUTES(?:, INTERVAL (\d+) MINUTES)?\)"
+    r"( WHERE .*?(?= GROUP BY))?"
 )
 
 
@@ -296,30 +297,35 @@ def _moving(query: str) -> bool:
 
 
 def _rows_of_windows(found: re.Match[str]) -> str:
-    """Windows of event time as DuckDB says them: each row with its windows, of groups of `k`."""
-    kind, first, second = found.groups()
+    """Windows of event time as DuckDB says them: each row with its windows, of groups of `k`.
+
+    Rows that WHERE removes are in no session, and end no sliding window.
+    """
+    kind, first, second, where = found.groups()
+    e = f"(SELECT * FROM e{where or ''}) AS e"
     length = f"INTERVAL {first} MINUTES"
     bucket = f"time_bucket({length}, ts, TIMESTAMPTZ '1970-01-01 00:00:00+00')"
     match kind:
         case "TUMBLE":
-            rows = f"SELECT *, {bucket} AS window_start, {bucket} + {length} AS window_end FROM e"
+            rows = f"SELECT *, {bucket} AS window_start, {bucket} + {length} AS window_end FROM {e}"
         case "HOP":
             start = f"{bucket} - i * {length}"
             rows = (
                 f"SELECT e.*, {start} AS window_start, {start} + INTERVAL {second} MINUTES AS window_end "
-                f"FROM e, range({int(second) // int(first)}) AS r(i)"
+                f"FROM {e}, range({int(second) // int(first)}) AS r(i)"
             )
         case "SESSION":
             rows = (
                 "SELECT * EXCLUDE (n), min(ts) OVER (PARTITION BY k, n) AS window_start, "
                 f"max(ts) OVER (PARTITION BY k, n) + {length} AS window_end FROM (SELECT * EXCLUDE (new), "
                 "sum(new) OVER (PARTITION BY k ORDER BY ts) AS n FROM (SELECT *, coalesce(CAST(ts - lag(ts) "
-                f"OVER (PARTITION BY k ORDER BY ts) >= {length} AS INT), 0) AS new FROM e))"
+                f"OVER (PARTITION BY k ORDER BY ts) >= {length} AS INT), 0) AS new FROM {e}))"
             )
         case _:
             rows = (
                 f"SELECT o.*, w.ts - {length} AS window_start, w.ts AS window_end FROM "
-                "(SELECT DISTINCT ts, k FROM e) AS w JOIN e AS o ON w.k IS NOT DISTINCT FROM o.k "
+                f"(SELECT DISTINCT ts, k FROM {e}) AS w JOIN {e.replace('AS e', 'AS o')} "
+                "ON w.k IS NOT DISTINCT FROM o.k "
                 f"AND o.ts <= w.ts AND o.ts > w.ts - {length} WHERE w.ts < now()"
             )
     return f"({rows})"

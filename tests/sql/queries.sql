@@ -37,6 +37,7 @@ SELECT id, k, row_number() OVER (PARTITION BY k ORDER BY v, id) AS rn, sum(v) OV
 SELECT id, k FROM t QUALIFY row_number() OVER (PARTITION BY k ORDER BY v DESC, id) <= 2;
 SELECT k, sum(v) AS s, rank() OVER (ORDER BY sum(v) DESC) AS r FROM t GROUP BY k;
 SELECT k, x, count(*) n, grouping(k) g FROM t GROUP BY ROLLUP (k, x);
+SELECT t.v, u.w, count(*) n, grouping(t.v, u.w) g, sum(t.id) s FROM t JOIN u ON t.v = u.w GROUP BY CUBE (t.v, u.w);
 SELECT k, x, sum(v) n FROM t GROUP BY GROUPING SETS ((k),(x),());
 SELECT k, x, sum(v) n FROM t GROUP BY CUBE (k,x);
 SELECT string_agg(x, ',' ORDER BY x, id) AS s, k, median(v) AS m FROM t GROUP BY k;

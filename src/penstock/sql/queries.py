@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
+from itertools import compress
 from typing import Final
 
 import pyarrow as pa
@@ -266,29 +267,31 @@ class _Select:
     def _grouping_sets(self, scope: Scope, sets: Sequence[Sequence[exp.Expr]]) -> Scope:
         """Several groupings of the same rows, one below the other; a key that isn't in one is NULL."""
         every = list(dict.fromkeys(key for one in sets for key in one))
-        scope, names = scope.computed(every, "key")
-        name_of = dict(zip(every, names, strict=True))
+        scope, names = scope.computed(every, "key")  # the two keys of a join are one column
+        set_ = [scope.fresh(f"key{i} set") for i in range(len(every))]
+        left_out = [scope.fresh(f"key{i} left out") for i in range(len(every))]
         found = self._aggregates()
         plain = [tree for tree in found if not isinstance(tree, exp.Grouping)]
         calls = _calls(scope, plain)
         parts = []
         for one in sets:
-            rows = self._of_groups(scope, [name_of[key] for key in one], calls, None)
+            kept = [key in one for key in every]
+            rows = self._of_groups(scope, [*compress(names, kept)], calls, None)
             columns = {name: quoted(name) for name in self.carried}
-            for key, name in name_of.items():
-                type_ = scope.rows.schema[name].type
-                columns[f"{name} set"] = quoted(name) if key in one else _null_of(type_)
-                columns[f"{name} left out"] = "0" if key in one else "1"
+            for i, name in enumerate(names):
+                null = _null_of(scope.rows.schema[name].type)
+                columns[set_[i]] = quoted(name) if kept[i] else null
+                columns[left_out[i]] = "0" if kept[i] else "1"
             columns |= {call.name: quoted(call.name) for call in calls}
             parts.append(rows.project(columns))
         rows = reduce(lambda a, b: a.union(b), parts)
         made: dict[exp.Expr, exp.Expr] = {
-            key: internal(f"{name} set") for key, name in name_of.items()
+            key: internal(name) for key, name in zip(every, set_, strict=True)
         }
         made |= {t: internal(call.name) for t, call in zip(plain, calls, strict=True)}
         for tree in found:
             if isinstance(tree, exp.Grouping):
-                made[tree] = _grouping(tree, name_of)
+                made[tree] = _grouping([left_out[every.index(key)] for key in tree.expressions])
         self._rewrite(made)
         return Scope(rows, dict(self.carry.names) if self.carry is not None else {})
 
@@ -507,14 +510,13 @@ def _members(part: exp.Expr) -> list[exp.Expr]:
             return [part]
 
 
-def _grouping(tree: exp.Grouping, name_of: dict[exp.Expr, str]) -> exp.Expr:
-    """GROUPING(a, b): a bit for each key that was left out."""
+def _grouping(left_out: Sequence[str]) -> exp.Expr:
+    """GROUPING(a, b): a bit for each key, of the columns that say whether it was left out."""
     found: exp.Expr = exp.Literal.number(0)
-    for key in tree.expressions:
-        left_out = internal(f"{name_of[key]} left out")
+    for name in left_out:
         found = exp.Add(
             this=exp.Mul(this=exp.Paren(this=found), expression=exp.Literal.number(2)),
-            expression=left_out,
+            expression=internal(name),
         )
     return exp.Cast(this=exp.Paren(this=found), to=exp.DataType.build("BIGINT"))
 
