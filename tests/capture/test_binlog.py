@@ -201,7 +201,9 @@ def test_what_is_rolled_back_is_left_out_but_for_tables_without_transactions() -
     def record(n: int, size: int = 1) -> Record:
         return Record("t", None, bytes(size), (), n)
 
-    group = Group(lambda _, one: passed.append(one.time_ms), lambda tables: {plain} & {*tables})
+    group = Group(
+        lambda _, one: passed.append(one.time_ms), lambda tables: {plain} & {*tables}, "shop"
+    )
     group.add(other, record(1))
     group.savepoint("a")
     group.add(other, record(2))

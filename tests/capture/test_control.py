@@ -145,7 +145,10 @@ def test_what_the_server_refuses_for_good_ends_the_capture(source, monkeypatch) 
 def test_errors_pass_or_do_not(state, is_refused) -> None:
     """A server that is shut down comes back; a privilege that is missing doesn't."""
     error = psycopg.errors.lookup(state)("told")
-    assert bool(POSTGRES.refuses(error)) is is_refused
+    advice = POSTGRES.refuses(error, "shop")
+    assert bool(advice) is is_refused
+    assert "NAME" not in advice
+    assert "{" not in advice
     assert is_refused or POSTGRES.passes(error)
 
 

@@ -248,7 +248,7 @@ class Capture:
             except (SetupError, UserError, FencedError):
                 raise
             except Exception as error:
-                if advice := self._kind.refuses(error):
+                if advice := self._kind.refuses(error, self.name):
                     where = described(self._settings.url)
                     raise SetupError(
                         f"expected {where} to let it capture; found: {str(error).strip()}. {advice}"

@@ -285,7 +285,8 @@ class Kind:
         position: a position as the database writes it; with `State.details`.
         number: such a text as a position; ValueError where it is none. Likewise.
         passes: whether an error may be over later.
-        refuses: what to do about an error that only a person can correct; empty for other errors.
+        refuses: what to do about an error that only a person can correct, of a capture's name; empty for
+            other errors.
         look: how the database is; its address is the first argument.
         forget: lets go of what it keeps for a capture.
         setup: what an administrator runs before a capture: of an address, patterns of tables and its name.
@@ -300,7 +301,7 @@ class Kind:
     position: Callable[[int, Mapping[str, Any]], str]
     number: Callable[[str, Mapping[str, Any]], int]
     passes: Callable[[Exception], bool]
-    refuses: Callable[[Exception], str]
+    refuses: Callable[[Exception, str], str]
     look: Callable[[str, State], Condition]
     forget: Callable[[str, str, State], None]
     setup: Callable[[str, Sequence[str], str], str]

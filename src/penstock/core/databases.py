@@ -11,8 +11,13 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from penstock.errors import SetupError, UserError
 
 __all__ = [
+    "ALIVE_EACH_S",
+    "ALIVE_IDLE_S",
+    "ALIVE_TRIES",
+    "UNHEARD_MS",
     "described",
     "is_target",
+    "keepalives",
     "mysql_parameters",
     "psycopg_module",
     "pymysql_module",
@@ -25,6 +30,14 @@ TARGET_SUFFIXES: Final = (
 )  # fmt: skip
 """Of files and directories that sinks write; `penstock.sinks.from_address` makes targets of them."""
 
+
+ALIVE_IDLE_S: Final = 30
+"""After how long without a packet TCP asks a peer whether it is there; by default after two hours."""
+ALIVE_EACH_S: Final = 10
+ALIVE_TRIES: Final = 3
+"""Questions without an answer after which a connection ends: a machine that vanished sends no FIN."""
+UNHEARD_MS: Final = 60_000
+"""How long the peer may leave what was sent unacknowledged."""
 
 _NO_FILE: Final = "root certificate file"
 _TLS: Final = {
@@ -80,6 +93,20 @@ def psycopg_module() -> Any:
             "Install it: pip install 'penstock[postgres]'"
         ) from None
     return psycopg
+
+
+def keepalives(url: str) -> dict[str, int]:
+    """Arguments of psycopg with which a connection to a server that vanished ends, within about a minute;
+    without those that the address says.
+    """
+    told = psycopg_module().conninfo.conninfo_to_dict(url)
+    wanted = {
+        "keepalives_idle": ALIVE_IDLE_S,
+        "keepalives_interval": ALIVE_EACH_S,
+        "keepalives_count": ALIVE_TRIES,
+        "tcp_user_timeout": UNHEARD_MS,
+    }
+    return {name: value for name, value in wanted.items() if name not in told}
 
 
 def pymysql_module() -> Any:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import queue
 import random
-import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
+import pymysql
 import pytest
+from tests.address import Address
 from tests.capture.sources import MysqlSource
 from tests.capture.test_mysql import PROGRAM, write
 from tests.effort import rounds
@@ -85,49 +87,6 @@ def go_on(source: MysqlSource, *tables: str) -> None:
     """Captures what a server has that the one before hadn't."""
     with source.running(*tables) as capture:
         source.follows(capture, lambda: capture.done.is_caught_up)
-
-
-class Address:
-    """A port that leads to a server, and to another one from some time on; a context manager."""
-
-    def __init__(self, behind: int) -> None:
-        self.port_behind = behind
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self._ends: list[socket.socket] = [self._listener]
-        self._threads: list[threading.Thread] = []
-
-    def __enter__(self) -> Self:
-        self._begin(self._accept)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for one in self._ends:
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
-        for thread in self._threads:
-            thread.join()
-
-    def _begin(self, what: Callable[..., None], *arguments: Any) -> None:
-        self._threads.append(threading.Thread(target=what, args=arguments))
-        self._threads[-1].start()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self._listener.accept()
-                far = socket.create_connection(("127.0.0.1", self.port_behind))
-                self._ends += [near, far]
-                self._begin(self._pass_on, near, far)
-                self._begin(self._pass_on, far, near)
-
-    @staticmethod
-    def _pass_on(source: socket.socket, sink: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(1 << 16):
-                sink.sendall(data)
-            sink.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.fixture
@@ -320,6 +279,32 @@ def test_a_connection_to_another_server_is_not_used(pair) -> None:
         with pytest.raises(ConnectionError, match="expected 7/shop; found 8/shop"):
             server.dump(99, file, position)
         server.close()
+
+
+def test_a_query_is_not_cancelled_at_another_server(pair) -> None:
+    """There a stranger's connection may have the number."""
+    other = pair._follower
+    numbers: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def sleep() -> None:
+        with other.session() as cursor:
+            numbers.put(cursor.connection.thread_id())
+            with contextlib.suppress(pymysql.err.Error):
+                cursor.execute("SELECT SLEEP(600)")
+
+    thread = threading.Thread(target=sleep)
+    thread.start()
+    number = numbers.get()
+    sleeps = (
+        f"SELECT 1 FROM information_schema.PROCESSLIST WHERE ID = {number} AND INFO LIKE '%SLEEP%'"
+    )
+    wait_until(lambda: other.rows(sleeps))
+    with Address(other.port) as address:
+        server = Server(f"mysql://root@127.0.0.1:{address.port}/shop")
+        server.kill_query(number, "7/shop")
+        assert other.rows(sleeps)
+        server.kill_query(number, "8/shop")
+        thread.join()
 
 
 @pytest.mark.slow

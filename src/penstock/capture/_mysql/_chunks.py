@@ -26,7 +26,7 @@ from penstock.capture._envelope import Values
 from penstock.capture._mysql._binlog import Places
 from penstock.capture._mysql._columns import BINARY, Column, Definition, shape_of
 from penstock.capture._mysql._encoder import Encoder
-from penstock.capture._mysql._server import Server, ask, quoted
+from penstock.capture._mysql._server import READ_S, Server, ask, quoted
 from penstock.capture._mysql._texts import Convert, converter
 from penstock.errors import UserError
 
@@ -129,7 +129,7 @@ class Reader:
     """
 
     def __init__(self, url: str, values: Values, places: Places, system: str) -> None:
-        self._server, self._locks = Server(url), Server(url)
+        self._server, self._locks = Server(url, READ_S), Server(url)
         self._values, self._places, self._system = values, places, system
         self._is_known = False
         self._thread: int | None = None
@@ -316,9 +316,9 @@ class Reader:
         if not self._server.is_connected:
             sql = self._server.sql
             ask(sql, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            self._thread = sql.thread_id()
             if self._server.system != self._system:
                 raise ConnectionError(f"{self._server.name} is another server now")
+            self._thread = sql.thread_id()
         return self._server.sql
 
     def has_no_room(self, error: Exception) -> bool:
@@ -328,7 +328,7 @@ class Reader:
     def cancel(self) -> None:
         """Cancels the query that runs; from any thread."""
         if self._thread is not None:
-            self._server.kill_query(self._thread)
+            self._server.kill_query(self._thread, self._system)
 
     def sever(self) -> None:
         """Ends the connection, also if the server doesn't answer; from any thread."""

@@ -18,6 +18,7 @@ from penstock.capture._mysql._columns import Definition, shape_of
 from penstock.capture._mysql._encoder import Encoder
 from penstock.capture._mysql._gtid import Gtids
 from penstock.capture._mysql._server import (
+    READ_S,
     Server,
     ask,
     base_of,
@@ -174,7 +175,7 @@ class _Snapshot:
         self._places, self._progress = places, progress
 
     def __enter__(self) -> Self:
-        sql = self._sql = self._server.another()
+        sql = self._sql = self._server.another(READ_S)
         with contextlib.ExitStack() as undo:
             undo.callback(sql._force_close)  # noqa: SLF001
             ask(sql, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")

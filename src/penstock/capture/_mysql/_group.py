@@ -24,14 +24,16 @@ class Group:
     Args:
         add: takes those that count, with their tables.
         without_transactions: of some tables those whose engine has no transactions.
+        name: the capture's, for messages.
     """
 
     def __init__(
         self,
         add: Callable[[tuple[str, str], Record], None],
         without_transactions: Callable[[Iterable[tuple[str, str]]], Collection[tuple[str, str]]],
+        name: str,
     ) -> None:
-        self._add, self._without = add, without_transactions
+        self._add, self._without, self._name = add, without_transactions, name
         self._held: list[tuple[tuple[str, str], Record]] = []
         self._marks: dict[str, int] = {}
         self._bytes = 0
@@ -74,7 +76,7 @@ class Group:
             raise SetupError(
                 f"expected at most {HELD_BYTES >> 20} MB of changes in a transaction that is rolled back "
                 "and has changed tables with and without transactions; found more. Start again with a new "
-                "snapshot: penstock capture drop NAME"
+                f"snapshot: penstock capture drop {self._name}"
             )
         taken = self._held[first:]
         stay = self._without({table for table, _ in taken}) if taken else ()

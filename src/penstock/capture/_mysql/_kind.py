@@ -36,7 +36,7 @@ def _passes(error: Exception) -> bool:
     return isinstance(error, pymysql.err.OperationalError | pymysql.err.InterfaceError)
 
 
-def _refuses(error: Exception) -> str:
+def _refuses(error: Exception, _: str) -> str:
     code = error.args[0] if error.args else 0
     if not (isinstance(error, _errors()) and code in DENIED):
         return ""

@@ -15,12 +15,28 @@ from penstock.capture._database import TableName
 from penstock.capture._mysql._binlog import Places
 from penstock.capture._mysql._columns import Definition, from_catalog
 from penstock.capture._mysql._gtid import Gtids
-from penstock.core.databases import described, mysql_parameters, pymysql_module, tls_error
+from penstock.core.databases import (
+    ALIVE_EACH_S,
+    ALIVE_IDLE_S,
+    ALIVE_TRIES,
+    UNHEARD_MS,
+    described,
+    mysql_parameters,
+    pymysql_module,
+    tls_error,
+)
 from penstock.errors import SetupError, UserError
 
 __all__ = ["DENIED", "Server", "new_replica", "replica_details", "replica_of"]
 
 CONNECT_S: Final = 10
+CANCEL_S: Final = 2.0
+"""How long the server may take to hear that a query is cancelled."""
+ANSWER_S: Final = 120.0
+"""How long an answer may take; more than a catalog of many tables needs."""
+READ_S: Final = 3600.0
+"""Likewise that of a read of rows: one with a condition may look through a whole table first, and wait for
+its lock. A server that has vanished is noticed by TCP, before."""
 HEARTBEAT_S: Final = 5
 """How often the server says that it is there, while nothing happens."""
 SILENCE_S: Final = 60.0
@@ -40,10 +56,11 @@ class Server:
     Args:
         url: `mysql://user@host:port/database`. A password that it doesn't have is taken from MYSQL_PWD, or
             from `~/.my.cnf`.
+        answer_s: how long the answer to a question may take.
     """
 
-    def __init__(self, url: str) -> None:
-        self._pymysql = pymysql_module()
+    def __init__(self, url: str, answer_s: float = ANSWER_S) -> None:
+        self._pymysql, self._answer_s = pymysql_module(), answer_s
         self._parameters = mysql_parameters(url)
         self.url, self.name = url, described(url)
         self.database: str = self._parameters["database"]
@@ -57,19 +74,25 @@ class Server:
                 one._force_close()  # noqa: SLF001 - without a word, as it may be broken
         self._sql = self._dump = None
 
-    def connect(self) -> Any:
+    def connect(self, answer_s: float | None = None) -> Any:
         """A new connection, which returns numbers, dates and times as text.
+
+        Args:
+            answer_s: how long an answer may take there; by default as for questions.
 
         Raises:
             SetupError: the server refuses it.
         """
+        answer_s = self._answer_s if answer_s is None else answer_s
         try:
-            return self._pymysql.connect(
+            one = self._pymysql.connect(
                 **self._parameters,
                 charset="utf8mb4",
                 conv={},
                 autocommit=True,
                 connect_timeout=CONNECT_S,
+                read_timeout=min(answer_s, ANSWER_S),
+                write_timeout=ANSWER_S,
                 init_command="SET time_zone = '+00:00', sql_mode = ''",
                 program_name="penstock",
             )
@@ -82,6 +105,9 @@ class Server:
                     "the address, MYSQL_PWD or ~/.my.cnf"
                 ) from None
             raise
+        _keep_alive(one._sock)  # noqa: SLF001 - PyMySQL has no other way
+        one._read_timeout = answer_s  # noqa: SLF001 - the log-in is over
+        return one
 
     @property
     def sql(self) -> Any:
@@ -90,17 +116,23 @@ class Server:
             self._sql = self.connect()
         return self._sql
 
-    def another(self) -> Any:
+    def another(self, answer_s: float = ANSWER_S) -> Any:
         """A new connection, to the server that the questions go to.
+
+        Args:
+            answer_s: how long an answer may take there.
 
         Raises:
             ConnectionError: the address leads to another one by now.
         """
-        one = self.connect()
+        return self._connected(self.system, answer_s)
+
+    def _connected(self, system: str, answer_s: float) -> Any:
+        one = self.connect(answer_s)
         try:
-            if (found := self._system_of(_variables(one))) != (expected := self.system):
+            if (found := self._system_of(_variables(one))) != system:
                 raise ConnectionError(
-                    f"{self.name} leads to another server: expected {expected}; found {found}"
+                    f"{self.name} leads to another server: expected {system}; found {found}"
                 )
         except BaseException:
             one._force_close()  # noqa: SLF001
@@ -110,12 +142,17 @@ class Server:
     @property
     def is_connected(self) -> bool:
         """Whether there is a connection for questions."""
-        return self._sql is not None
+        return self._sql is not None and self._sql.open
 
-    def kill_query(self, thread: int) -> None:
-        """Cancels what a connection does, by another one; from any thread."""
+    def kill_query(self, thread: int, system: str) -> None:
+        """Cancels what a connection does, by another one; from any thread.
+
+        Args:
+            thread: the connection's number.
+            system: which server has it: at another one a stranger's has that number.
+        """
         with contextlib.suppress(self._pymysql.err.Error, SetupError, OSError):
-            one = self.connect()
+            one = self._connected(system, CANCEL_S)
             try:
                 ask(one, f"KILL QUERY {thread:d}")
             finally:
@@ -334,7 +371,7 @@ class Server:
         Raises:
             ConnectionError: the address leads to another server than that of the questions.
         """
-        one = self._dump = self.another()
+        one = self._dump = self.another(SILENCE_S)
         ask(one, f"SET @master_heartbeat_period = {HEARTBEAT_S * 1_000_000_000}")
         ask(one, f"SET @source_heartbeat_period = {HEARTBEAT_S * 1_000_000_000}")
         ask(one, "SET @master_binlog_checksum = @@global.binlog_checksum")
@@ -346,15 +383,13 @@ class Server:
         if gtids is not None and not self.is_mariadb:
             packed = gtids.packed()
             command = struct.pack("<HIIQI", _BY_GTID, number, 0, _FIRST, len(packed)) + packed
-            one._execute_command(_DUMP_GTID, command)  # noqa: SLF001
-            return one._sock  # noqa: SLF001
+            return _sent(one, _DUMP_GTID, command)
         if gtids is not None:
             ask(one, "SET @slave_connect_state = %s", gtids.text)
             ask(one, "SET @slave_gtid_strict_mode = 1")  # a group that isn't in the log is an error
             file, position = "", _FIRST
         command = struct.pack("<IHI", position, 0, number) + file.encode()
-        one._execute_command(_DUMP, command)  # noqa: SLF001
-        return one._sock  # noqa: SLF001
+        return _sent(one, _DUMP, command)
 
     def is_dumping(self, number: int) -> bool | None:
         """Whether a capture takes the binary log; None where the user may not ask."""
@@ -385,12 +420,59 @@ def new_replica() -> dict[str, int]:
     return {"replica": 0x40000000 | secrets.randbits(30)}
 
 
+def _keep_alive(connection: socket.socket) -> None:
+    """Lets TCP notice that a server has vanished. One of the same machine can't."""
+    if connection.family not in {socket.AF_INET, socket.AF_INET6}:
+        return
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", ALIVE_IDLE_S),
+        ("TCP_KEEPINTVL", ALIVE_EACH_S),
+        ("TCP_KEEPCNT", ALIVE_TRIES),
+        ("TCP_USER_TIMEOUT", UNHEARD_MS),
+    ):
+        if (option := getattr(socket, name, None)) is not None:  # each system has some of them
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def _sent(one: Any, kind: int, command: bytes) -> Any:
+    """Sends a command; the socket that its answer comes from, piece by piece."""
+    one._execute_command(kind, command)  # noqa: SLF001
+    one._sock.settimeout(SILENCE_S)  # noqa: SLF001 - of a piece that has begun to come, by TLS
+    return one._sock  # noqa: SLF001
+
+
 def ask(sql: Any, query: str, *arguments: Any) -> list[dict[str, Any]]:
-    """The rows of a query of a connection, by their columns."""
+    """The rows of a query of a connection, by their columns.
+
+    Raises:
+        ConnectionError: the server doesn't answer in time.
+    """
     with sql.cursor() as cursor:
-        cursor.execute(query, arguments or None)
+        with answering(sql):
+            cursor.execute(query, arguments or None)
         names = [one[0] for one in cursor.description or ()]
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+@contextlib.contextmanager
+def answering(sql: Any) -> Iterator[None]:
+    """Says that a server hasn't answered in time; a context manager.
+
+    Raises:
+        ConnectionError: so it was; the connection is closed then.
+    """
+    from pymysql import err
+
+    try:
+        yield
+    except err.OperationalError as error:
+        if not isinstance(error.__context__, TimeoutError):
+            raise
+        raise ConnectionError(
+            f"expected {sql.host}:{sql.port} to answer within {sql._read_timeout:g} s; found that it says "  # noqa: SLF001
+            "nothing"
+        ) from None
 
 
 def _variables(sql: Any) -> dict[str, str]:

@@ -134,7 +134,7 @@ class Stream:
         self._is_transaction = self._is_due = False
         self._rest = b""
         self._heard_at = time.monotonic()
-        self._group = Group(self._add, server.without_transactions)
+        self._group = Group(self._add, server.without_transactions, self._name)
         self._born = 0  # when the file was begun
         after = (self._gtids,) if self._is_by_gtid else ()
         self._socket = server.dump(replica_of(output.state.details), self._file, self._end, *after)
@@ -195,13 +195,22 @@ class Stream:
                 ready, _, _ = select.select(all_, [], [], 0.0 if came else wait_s)
                 if self._socket not in ready:
                     if time.monotonic() - self._heard_at > SILENCE_S:
-                        raise ConnectionError(f"{self._server.name} says nothing any more")
+                        raise self._silent()
                     return came
-            data = self._socket.recv(READ_BYTES)
+            try:
+                data = self._socket.recv(READ_BYTES)
+            except TimeoutError:  # within a record of TLS
+                raise self._silent() from None
             if not data:
                 raise ConnectionError(f"{self._server.name} has ended the connection")
             self._rest += data
             self._heard_at = time.monotonic()
+
+    def _silent(self) -> ConnectionError:
+        return ConnectionError(
+            f"expected {self._server.name} to say at least every {SILENCE_S:g} s that it is there; found "
+            "that it says nothing"
+        )
 
     def _events(self) -> Iterator[tuple[tuple[int, int, int, int, int, int], bytes]]:
         """The events of what was received; what isn't whole yet is kept."""

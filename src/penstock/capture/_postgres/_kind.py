@@ -36,21 +36,22 @@ def _passes(error: Exception) -> bool:
 _ADVICE: Final = {
     "42501": "Grant the privilege that it names to the role, and start it again",
     "42704": "Something that it needs was dropped: start it again, so that it is created; if that isn't "
-    "enough, start again with a new snapshot: penstock capture drop NAME",
+    "enough, start again with a new snapshot: penstock capture drop {name}",
     "42P01": "A table was dropped: start it again",
     "55000": "Changes were lost, or the server isn't set up for logical replication (wal_level = logical). "
-    "Start again with a new snapshot: penstock capture drop NAME",
+    "Start again with a new snapshot: penstock capture drop {name}",
     "58P01": "Changes were lost: the server has removed its log. Start again with a new snapshot: penstock "
-    "capture drop NAME, and set max_slot_wal_keep_size to more",
+    "capture drop {name}, and set max_slot_wal_keep_size to more",
     "53400": "The server has no place for one more: set max_replication_slots and max_wal_senders to more, "
     "and restart it, or drop slots that nobody needs",
     "0A000": "The server doesn't support it",
 }
-"""What to do about errors that don't pass, by their codes in PostgreSQL's documentation, "Error Codes"."""
+"""What to do about errors that don't pass, by their codes in PostgreSQL's documentation, "Error Codes";
+`{name}` is the capture's."""
 
 
-def _refuses(error: Exception) -> str:
-    return _ADVICE.get(getattr(error, "sqlstate", None) or "", "")
+def _refuses(error: Exception, name: str) -> str:
+    return _ADVICE.get(getattr(error, "sqlstate", None) or "", "").format(name=name)
 
 
 def _setup(url: str, tables: Sequence[str], name: str) -> str:

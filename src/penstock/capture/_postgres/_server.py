@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import socket
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,11 +22,13 @@ from penstock.capture._postgres._rows import Facts
 from penstock.capture._postgres._types import Type
 from penstock.capture._schemas import Column as SchemaColumn
 from penstock.capture._schemas import Shape
-from penstock.core.databases import described, psycopg_module, tls_error
+from penstock.core.databases import described, keepalives, psycopg_module, tls_error
 from penstock.errors import SetupError, UserError
 
 __all__ = ["Server", "has_no_room", "parse_tables"]
 
+ANSWER_S: Final = 120.0
+"""How long the catalog's answer may take. A server that has vanished is noticed by TCP, before."""
 CANCEL_S: Final = 2.0
 """How long the server may take to hear that a query is cancelled."""
 SETTINGS: Final = (
@@ -124,7 +127,7 @@ class Server:
         Raises:
             SetupError: the server refuses it; what passes, such as a server that starts, is left as it is.
         """
-        extra = {"replication": "database"} if replication else {}
+        extra: dict[str, Any] = {"replication": "database"} if replication else {}
         try:
             return self._psycopg.connect(
                 self.url,
@@ -134,6 +137,7 @@ class Server:
                 connect_timeout=10,
                 application_name="penstock",
                 **extra,
+                **keepalives(self.url),
             )
         except self._psycopg.OperationalError as error:
             text = str(error).strip()
@@ -163,8 +167,30 @@ class Server:
         return self._replication
 
     def ask(self, query: str, *arguments: Any) -> list[tuple[Any, ...]]:
-        """The rows of a query."""
-        found: list[tuple[Any, ...]] = self.sql.execute(query, arguments or None).fetchall()
+        """The rows of a query.
+
+        Raises:
+            ConnectionError: the server doesn't answer in time.
+        """
+        sql, is_late = self.sql, threading.Event()
+
+        def give_up() -> None:
+            is_late.set()
+            self.sever()
+
+        timer = threading.Timer(ANSWER_S, give_up)
+        timer.daemon = True
+        timer.start()
+        try:
+            found: list[tuple[Any, ...]] = sql.execute(query, arguments or None).fetchall()
+        except self._psycopg.OperationalError:
+            if not is_late.is_set():
+                raise
+            raise ConnectionError(
+                f"expected {self.name} to answer within {ANSWER_S:g} s; found that it says nothing"
+            ) from None
+        finally:
+            timer.cancel()
         return found
 
     # -- what is expected of the server -----------------------------------------------------------------

@@ -29,6 +29,11 @@ __all__ = ["Extras", "Stream"]
 
 STATUS_S: Final = 5.0
 """How often the position is confirmed; the server ends silent connections after wal_sender_timeout, 60 s."""
+SILENCE_S: Final = 600.0
+"""After how long without an answer the connection is given up; longer than a server takes to decode a
+transaction of which nothing is for us, in which older ones say nothing. One that has vanished is noticed by
+TCP, before.
+"""
 HELD_BYTES: Final = 512 << 10
 """Bytes of messages that are read at a time: with envelopes around their rows, about as many as are sent to
 the log at a time."""
@@ -123,7 +128,10 @@ class Stream:
         self._skips = self._is_due = False
         self._renamed: str | None = None  # a captured table, and its name now
         self._said_at, self._said = time.monotonic(), -1
-        self._looked_at = time.monotonic()
+        self._looked_at = self._heard_at = time.monotonic()
+        self._asked_at: float | None = (
+            None  # when the server was first asked to answer, since it was heard
+        )
         self._beat_at = float("-inf")
         self._streamed: dict[int, Streamed] = {}
         self._streaming: Streamed | None = None  # the one whose piece comes now
@@ -156,6 +164,7 @@ class Stream:
             taken_bytes += self._read()
             if self._held:
                 came = True
+                self._heard()
                 self._take_held()
                 if self._is_due or self._output.is_full or taken_bytes >= HELD_BYTES:
                     return True
@@ -169,9 +178,26 @@ class Stream:
                 news = [self._incremental.news] if self._begin is None else []
                 ready, _, _ = select.select([self._pg.socket, *news], [], [], wait_s)
                 if self._pg.socket not in ready:
+                    self._check_heard()
                     return False
                 self._pg.consume_input()
+                self._heard()
                 wait_s = 0.0
+
+    def _heard(self) -> None:
+        """The server has said something."""
+        self._heard_at, self._asked_at = time.monotonic(), None
+
+    def _check_heard(self) -> None:
+        """Looks whether the server has answered.
+
+        Raises:
+            ConnectionError: it hasn't for too long.
+        """
+        if self._asked_at is not None and time.monotonic() - self._asked_at > SILENCE_S:
+            raise ConnectionError(
+                f"expected {self._server.name} to answer within {SILENCE_S:g} s; found that it says nothing"
+            )
 
     def _read(self) -> int:
         """Holds messages that the connection has, if none are held; their bytes."""
@@ -286,11 +312,15 @@ class Stream:
         stored = self._output.stored
         now_us = time.time_ns() // 1000 - _EPOCH_US
         received = self._output.received
-        status = struct.pack(">cqqqqB", b"r", received, stored, stored, now_us, 0)
+        now = time.monotonic()
+        asks = now - self._heard_at >= STATUS_S
+        if asks and self._asked_at is None:
+            self._asked_at = now
+        status = struct.pack(">cqqqqB", b"r", received, stored, stored, now_us, asks)
         self._pg.put_copy_data(status)
         while self._pg.flush():
             select.select([], [self._pg.socket], [], 1.0)
-        self._said_at, self._said = time.monotonic(), stored
+        self._said_at, self._said = now, stored
 
     def _check_published(self) -> None:
         """Looks whether changes still come.

@@ -92,7 +92,7 @@ SQLITE: Final = Kind(
     patterns=_patterns,
     position=lambda number, _: str(number),
     number=lambda text, _: int(text),
-    refuses=lambda _: "",
+    refuses=lambda *_: "",
     setup=lambda url, _tables, _name: (
         f"-- {described(url)} needs nothing but the right to write to the file.\n"
     ),

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from penstock.core.databases import described, psycopg_module, tls_error
+from penstock.core.databases import described, keepalives, psycopg_module, tls_error
 from penstock.core.schema import INTERVAL, TIME_OF_DAY, TIMESTAMP, UUID
 from penstock.errors import SetupError, UserError
 from penstock.sinks._targets.contract import Rows
@@ -92,6 +92,7 @@ class PostgresTarget(SqlTarget):
                 client_encoding="UTF8",
                 application_name="penstock",
                 options="-c timezone=UTC -c datestyle=ISO",
+                **keepalives(self._url),
             )
         except self._psycopg.OperationalError as error:
             if (told := tls_error(self._url, error)) is not None:
