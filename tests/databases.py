@@ -7,7 +7,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -19,6 +18,7 @@ from typing import Any
 import psutil
 import pytest
 from tests.patience import POLL_S, wait_until
+from tests.ports import free_port
 
 from penstock.broker.process import BrokerProcess
 
@@ -47,9 +47,7 @@ class Postgres:
         if _AS:
             shutil.chown(self._folder, _AS["user"])
         self._run("initdb", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
-        with socket.socket() as one:
-            one.bind(("127.0.0.1", 0))
-            self.port = one.getsockname()[1]
+        self.port = free_port()
         told = {"wal_level": "logical", "max_wal_senders": "20", "max_replication_slots": "20"}
         told |= {"port": str(self.port), "listen_addresses": "127.0.0.1"}
         told |= {"unix_socket_directories": "", "shared_buffers": "16MB", **settings}

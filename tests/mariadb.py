@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.patience import POLL_S, wait_until
+from tests.ports import free_port
 
 pymysql = pytest.importorskip("pymysql", reason="PyMySQL is not installed")
 PROGRAM = shutil.which("mariadbd") or shutil.which("mariadbd", path="/usr/sbin")
@@ -28,9 +28,7 @@ class MariaDB:
 
     def __init__(self, **settings: str) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="penstock-mariadb-"))
-        with socket.socket() as one:
-            one.bind(("127.0.0.1", 0))
-            self.port = one.getsockname()[1]
+        self.port = free_port()
         subprocess.run(
             [
                 "mariadb-install-db",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.patience import wait_until
+from tests.ports import free_port
 
 redis = pytest.importorskip("redis", reason="redis is not installed")
 
@@ -31,9 +31,7 @@ class RedisServer:
 
     def __init__(self, program: str) -> None:
         self._program, self._folder = program, Path(tempfile.mkdtemp(prefix="penstock-redis-"))
-        with socket.socket() as one:
-            one.bind(("127.0.0.1", 0))
-            self.port = one.getsockname()[1]
+        self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self.client: Any = redis.Redis(port=self.port, decode_responses=True)
         self.start()

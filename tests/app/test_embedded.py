@@ -6,11 +6,11 @@ import json
 import logging
 import os
 import signal
-import socket
 from pathlib import Path
 
 import pytest
 from tests.patience import wait_until
+from tests.ports import free_port
 
 import penstock as ps
 from penstock.app.embedded import EmbeddedBroker, address_of
@@ -28,9 +28,7 @@ def topics(address: str) -> list[str]:
 
 def free_address() -> str:
     """An address that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    return f"127.0.0.1:{free_port()}"
 
 
 def test_it_stays_where_it_was_and_is_shared(tmp_path: Path) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.patience import wait_until
+from tests.ports import free_port
 from tests.suites.suite import cache
 
 from penstock.sinks._targets.http import AwayError, Web
@@ -22,11 +22,7 @@ class OpenSearch:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._ports = []
-        for _ in range(2):
-            with socket.socket() as one:
-                one.bind(("127.0.0.1", 0))
-                self._ports.append(str(one.getsockname()[1]))
+        self._ports = [str(free_port()) for _ in range(2)]
         self.url = f"http://127.0.0.1:{self._ports[0]}"
         self.start()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,18 +12,12 @@ from typing import Any, Final
 import httpx
 import psutil
 from tests.patience import PATIENCE_S, wait_until
+from tests.ports import free_port
 
 from penstock.web.health import State
 
 SPARK_PATIENCE_S: Final = 400.0
 """How long a state may take that Spark has to start for."""
-
-
-def free_port() -> int:
-    """One that nothing listens on at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Program:

@@ -15,17 +15,12 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
 from tests.patience import PATIENCE_S, wait_until
+from tests.ports import free_port
 
 from penstock.errors import SetupError, UserError
 from penstock.web import Server
 
 pytestmark = pytest.mark.interpreter
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_events_tell_of_each_version_and_end_when_the_server_stops(views: Any, shared: Any) -> None:

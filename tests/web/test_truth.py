@@ -14,8 +14,9 @@ import orjson
 import pyarrow as pa
 import pytest
 from tests.patience import PATIENCE_S, wait_until
+from tests.ports import free_port
 from tests.web.browsing import chromium, visit
-from tests.web.processes import Program, free_port, ui
+from tests.web.processes import Program, ui
 
 from penstock.broker.process import BrokerProcess
 from penstock.client import Client, Producer

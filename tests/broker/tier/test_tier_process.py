@@ -7,7 +7,6 @@ import json
 import os
 import random
 import shutil
-import socket
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 from tests.effort import rounds
 from tests.patience import PATIENCE_S, wait_until
+from tests.ports import free_port
 
 from penstock.broker import BrokerProcess
 from penstock.broker.doctor import Level, examine
@@ -460,7 +460,7 @@ def test_s3_goes_away_and_comes_back(tmp_path: Path, s3: S3, connect: Callable[[
     """Segments wait and stay local, old offsets get a retriable error soon, the failures are logged
     and in the metrics; once the store is back everything is copied, and nothing is lost.
     """
-    metrics = f"127.0.0.1:{_free_port()}"
+    metrics = f"127.0.0.1:{free_port()}"
     arguments = ["--tier", "s3://history/p", "--tier-interval-ms", "50", "--metrics", metrics]
 
     def metric(name: str) -> float:
@@ -489,11 +489,6 @@ def test_s3_goes_away_and_comes_back(tmp_path: Path, s3: S3, connect: Callable[[
             assert read_all(raw, "t", 0, 60) == list(range(60))
             wait_until(lambda: metric("penstock_tier_uncopied_bytes") == 0)
     assert "tiering failed, next attempt" in (tmp_path / "broker.log").read_text()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return int(one.getsockname()[1])
 
 
 def test_kills_while_tiering_lose_and_double_nothing(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import socket
 import subprocess
 import sys
 import threading
@@ -22,6 +21,7 @@ import pytest
 from tests.effort import rounds
 from tests.engine.consistency.bank_program import bank
 from tests.patience import PATIENCE_S, wait_until
+from tests.ports import free_port
 
 import penstock as ps
 from penstock.broker.process import BrokerProcess
@@ -175,7 +175,7 @@ def test_readers_never_see_money_made_or_lost(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "log") as broker:
         with Client(broker.address) as client:
             client.create_topic("transfers", PARTITIONS, configs={"retention.ms": "-1"})
-        port = _free_port()
+        port = free_port()
         command = [sys.executable, str(PROGRAM), str(directory), broker.address]
         command += ["--port", str(port)]
         transfers, polls = Transfers(broker.address, directory), Polls(f"http://127.0.0.1:{port}")
@@ -262,9 +262,3 @@ def _is_read(directory: Path, address: str) -> bool:
 def _started(command: list[str], log: Path) -> subprocess.Popen[bytes]:
     with log.open("ab") as stderr:
         return subprocess.Popen(command, stderr=stderr, start_new_session=True)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -14,10 +13,11 @@ from typing import Final
 
 import psutil
 import pyspark
+from tests.ports import free_port
 
 from penstock.engine.spark.java import java_home
 
-__all__ = ["PATIENCE_S", "Daemon", "free_port", "master", "worker"]
+__all__ = ["PATIENCE_S", "Daemon", "master", "worker"]
 
 PATIENCE_S: Final = 300.0
 DEPLOY: Final = "org.apache.spark.deploy"
@@ -98,10 +98,3 @@ def worker(folder: Path, address: str, name: str = "worker") -> Iterator[Daemon]
         yield daemon
     finally:
         daemon.end()
-
-
-def free_port() -> int:
-    """A port of the loopback interface that nobody listens on."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])

@@ -28,9 +28,10 @@ from tests.engine.kills.harness import (
     ends_of,
     is_lane,
 )
-from tests.engine.spark.daemons import Daemon, free_port, master, worker
+from tests.engine.spark.daemons import Daemon, master, worker
 from tests.patience import wait_until
 from tests.peers import kafka_peer
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3_000)]
 
