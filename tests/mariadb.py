@@ -29,7 +29,10 @@ class MariaDB:
     def __init__(self, **settings: str) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="penstock-mariadb-"))
         self.port = free_port()
-        subprocess.run(
+        # A server removes at its start what any other has in a temporary folder that they share.
+        (self._folder / "tmp").mkdir()
+        self._environment = {**os.environ, "TMPDIR": str(self._folder / "tmp")}
+        made = subprocess.run(
             [
                 "mariadb-install-db",
                 "--no-defaults",
@@ -38,9 +41,13 @@ class MariaDB:
                 "--skip-test-db",
                 *_AS,
             ],
-            check=True,
-            capture_output=True,
+            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=self._environment,
         )
+        assert made.returncode == 0, made.stdout
         self._told = {
             "port": str(self.port),
             "bind-address": "127.0.0.1",
@@ -63,7 +70,9 @@ class MariaDB:
         assert PROGRAM is not None
         command = [PROGRAM, "--no-defaults", *_AS, *(f"--{n}={v}" for n, v in self._told.items())]
         with (self._folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self._folder)
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=log, cwd=self._folder, env=self._environment
+            )
 
     def _answers(self) -> bool:
         assert self._process is not None
