@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import psycopg
 
+from penstock.capture import snapshot
+
 
 def test_rows_that_were_there_and_changes_are_each_there_once(source) -> None:
     """A capture writes the rows of a table, then its changes, as Debezium's envelopes."""
@@ -76,3 +78,33 @@ def test_a_large_transaction_comes_in_pieces_and_counts_when_it_commits(source) 
     assert keys == [5000, *range(1, 1001), *range(2001, 3001)]
     slot = f"slot_name = 'penstock_{source.name}'"
     assert source.rows(f"SELECT stream_count FROM pg_stat_replication_slots WHERE {slot}")[0][0] > 1
+
+
+def test_it_says_that_large_values_are_left_out_and_how_to_have_them(source, caplog) -> None:
+    """Once of each column; what the message advises gives the topic whole rows."""
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, v int, body text, raw bytea)")
+    source.execute("ALTER TABLE t ALTER body SET STORAGE EXTERNAL, ALTER raw SET STORAGE EXTERNAL")
+    body = "x" * 5000
+    source.execute(f"INSERT INTO t SELECT i, 0, '{body}', NULL FROM generate_series(1, 3) i")
+    source.run("t")
+    assert "REPLICA IDENTITY" not in caplog.text
+    source.execute("UPDATE t SET v = 1")
+    source.run("t")
+    [warning] = [
+        one.getMessage() for one in caplog.records if "REPLICA IDENTITY" in one.getMessage()
+    ]
+    assert f"{source.name}: expected an update of public.t to have all values" in warning
+    assert "of the columns: body." in warning
+    topic = f"{source.name}.public.t"
+    found = [one["body"] for one in source.table(topic, "id").values()]
+    assert found == ["__debezium_unavailable_value"] * 3
+    _, _, advice = warning.partition("For whole rows: ")
+    statement, _, command = advice.partition("; then ")
+    assert command == f"penstock capture snapshot {source.name} --tables public.t"
+    source.execute(statement)
+    snapshot(source.name, ["public.t"], log=source.log)
+    source.run("t")
+    source.execute("UPDATE t SET v = 2")
+    source.run("t")
+    newest = {key["id"]: value["after"] for key, value in source.records(topic)}
+    assert [(one["v"], one["body"]) for one in newest.values()] == [(2, body)] * 3

@@ -7,10 +7,10 @@ import contextlib
 import orjson
 import pytest
 
-from penstock.client import Client
+from penstock.client import Client, Reader
 from penstock.client.topic_admin import TopicAdmin
 from penstock.errors import FencedError, UserError
-from penstock.sinks import Sink, mysql
+from penstock.sinks import Sink, mysql, sqlite
 
 SCHEMA = "id BIGINT NOT NULL, name STRING, amount DECIMAL(10, 2), at TIMESTAMP, tags ARRAY<STRING>"
 
@@ -79,6 +79,26 @@ def test_rows_that_are_refused_are_dead_letters_and_hold_up_nothing(place, topic
     assert done.dead in {1, 2}  # 7 may have been deleted before it was tried
     with Client(topic.log) as client:
         assert client.offsets(f"refusing{topic.name}.dead-letters") == {0: done.dead}
+
+
+def test_a_record_of_megabytes_that_does_not_fit_is_a_dead_letter(tmp_path, topic) -> None:
+    """The sink's topic takes larger records than topics do by default; what is too long is cut."""
+    with TopicAdmin(topic.log) as admin:
+        admin.change_configs(topic.name, {"max.message.bytes": str(16 << 20)})
+    for size in (3 << 20, 9 << 20):
+        topic.send({"id": 1, "amount": "x" * size})
+    topic.send({"id": 2})
+    name = f"long{topic.name}"
+    target = sqlite(tmp_path / "own.sqlite", table="users")
+    sink = Sink(target, topic.name, SCHEMA, key="id", log=topic.log, name=name)
+    done = sink.run(until=lambda done: done.lag == 0)
+    assert (done.upserts, done.dead) == (1, 2)
+    with Reader(topic.log) as reader:
+        found = [*reader.read(f"{name}.dead-letters", 0, 0, 2)]
+    assert [len(one) for records in found for one in records.values().to_pylist()] == [
+        (3 << 20) + len('{"id":1,"amount":""}'),
+        8 << 20,
+    ]
 
 
 def test_records_that_do_not_fit_are_dead_letters(place, topic) -> None:

@@ -58,6 +58,9 @@ BACKOFF_S: Final = (0.2, 30.0)
 """The first pause after an error that passes, and the longest; doubled each time, with jitter."""
 LETTER_BYTES_MAX: Final = 8 << 20
 """Of a dead letter; what is longer is cut."""
+LETTERS: Final = {"retention.ms": "-1", "max.message.bytes": str(LETTER_BYTES_MAX + (1 << 20))}
+"""The settings of a topic of dead letters: one is larger than its record, which was compressed and without
+the reason."""
 _log = logging.getLogger(__name__)
 
 
@@ -501,7 +504,7 @@ class Sink:
     ) -> None:
         topic = f"{self.name}.dead-letters"
         with Client(self._address, **self._settings) as client:
-            client.create_topic(topic, 1, {"retention.ms": "-1"}, exists_ok=True)
+            client.create_topic(topic, 1, LETTERS, exists_ok=True)
         headers = [
             [
                 ("penstock.reason", reason[:2000].encode()),
@@ -515,7 +518,8 @@ class Sink:
         now_ms = np.full(len(values), time.time_ns() // 1_000_000)
         self._letters.send(topic, 0, None, cut, now_ms, headers=headers)
         self.done.dead += len(values)
-        _log.warning("%s: %d dead letters, such as: %s", self.name, len(values), reasons[0])
+        some = "a dead letter" if len(values) == 1 else f"{len(values)} dead letters, such as"
+        _log.warning("%s: %s: %s", self.name, some, reasons[0])
 
 
 def _decoder(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 
 import orjson
 import pytest
@@ -50,6 +51,31 @@ def test_an_index_has_the_newest_document_of_each_key(tmp_path, topic) -> None:
         },
         {"id": [3]},
     ]
+
+
+def test_an_instant_that_an_index_cannot_hold_is_a_dead_letter(tmp_path, topic, caplog) -> None:
+    """An index counts nanoseconds from 1677 to 2262. The former document stays, and other rows follow."""
+    path = tmp_path / "users.tantivy"
+    schema = "id BIGINT NOT NULL, name STRING, at TIMESTAMP, born DATE, days ARRAY<DATE>"
+    topic.send(*({"id": i, "name": f"n{i}"} for i in range(8)))
+    assert follow(tantivy(path), topic, schema).upserts == 8
+    topic.send(
+        {"id": 0, "name": "new", "at": "2262-04-11T23:47:16.854775Z"},
+        {"id": 1, "name": "new", "at": "2262-04-11T23:47:16.854776Z"},
+        {"id": 2, "name": "new", "at": "1677-09-21T00:12:43.145225Z"},
+        {"id": 3, "name": "new", "at": "1677-09-21T00:12:43.145224Z"},
+        {"id": 4, "name": "new", "born": "9999-12-31"},
+        {"id": 5, "name": "new", "born": "1969-12-31", "days": [None, "1970-01-01"]},
+        {"id": 6, "name": "new", "days": ["2000-01-01", "0001-01-01"]},
+    )
+    done = follow(tantivy(path), topic, schema)
+    assert (done.upserts, done.dead) == (3, 4)
+    assert {one["id"][0] for one in documents(path, "new")} == {0, 2, 5}
+    assert len(documents(path)) == 8
+    reason = r"expected \w+ to be between 1677-09-21 and 2262-04-11, the times that a tantivy index can hold"
+    said = [one.getMessage() for one in caplog.records if "dead letter" in one.getMessage()]
+    assert said
+    assert all(re.search(reason, one) for one in said)
 
 
 def test_a_crash_before_the_commit_gives_the_offsets_before_it(tmp_path, topic) -> None:

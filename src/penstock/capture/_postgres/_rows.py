@@ -60,6 +60,7 @@ class Table:
     Attributes:
         key: the columns that records are keyed by.
         placeholders: how many values the server sent as unchanged, so that records have placeholders.
+        unchanged: the columns of these values.
         place: where the table is, as the envelope says it; the encoder makes it.
     """
 
@@ -69,6 +70,7 @@ class Table:
         #: Whether records are keyed by the primary key.
         self.has_primary_key = bool(self.key) and self.key == facts.primary_key
         self.placeholders = 0
+        self.unchanged: set[str] = set()
         self.place = b""
         self._unknown: list[bytes] = []
         makers: list[Callable[[bytes], Any] | None] = []
@@ -124,6 +126,7 @@ class Table:
 
     def _unchanged(self, i: int) -> bytes:
         self.placeholders += 1
+        self.unchanged.add(self.names[i])
         return self._unknown[i]
 
 

@@ -299,7 +299,7 @@ class Server:
             "FROM pg_partition_tree(%s::regclass) t JOIN pg_class c ON c.oid = t.relid WHERE t.isleaf "
             "UNION ALL SELECT reltuples::bigint FROM pg_class WHERE oid = %s::regclass AND relkind = 'r'"
             " ORDER BY 1 DESC LIMIT 1",
-            *(f"{self._quote(table[0])}.{self._quote(table[1])}",) * 2,
+            *(self.quoted(table),) * 2,
         )
         return int(found)
 
@@ -405,7 +405,7 @@ class Server:
             SetupError: it may not; the message has the SQL.
         """
         quoted = self._quote(publication)
-        names = {one: f"{self._quote(one[0])}.{self._quote(one[1])}" for one in tables}
+        names = {one: self.quoted(one) for one in tables}
         if not self.ask("SELECT 1 FROM pg_publication WHERE pubname = %s", publication):
             command = (
                 f"CREATE PUBLICATION {quoted} FOR TABLE {', '.join(names.values())} "
@@ -525,6 +525,10 @@ class Server:
                 error: Exception = self._psycopg.errors.error_from_result(result)
                 return error
         return None
+
+    def quoted(self, table: TableName) -> str:
+        """A table's name as statements have it."""
+        return f"{self._quote(table[0])}.{self._quote(table[1])}"
 
     def _quote(self, name: str) -> str:
         quoted: str = self._psycopg.sql.Identifier(name).as_string(self.sql)

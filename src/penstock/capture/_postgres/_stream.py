@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import select
 import struct
 import time
@@ -12,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from penstock.capture._chunked import CONNECTIONS, Incremental
-from penstock.capture._database import Settings
+from penstock.capture._database import Settings, spelled
 from penstock.capture._envelope import DELETIONS_FOLLOW
 from penstock.capture._output import Output
 from penstock.capture._postgres._encoder import Encoder
@@ -23,9 +24,12 @@ from penstock.capture._postgres._rows import Table
 from penstock.capture._postgres._server import Server
 from penstock.capture._postgres._snapshots import PostgresWays
 from penstock.capture._postgres._streamed import Streamed
+from penstock.capture._postgres._types import PLACEHOLDER
 from penstock.errors import CorruptError, SetupError
 
 __all__ = ["Extras", "Stream"]
+
+_log = logging.getLogger(__name__)
 
 STATUS_S: Final = 5.0
 """How often the position is confirmed; the server ends silent connections after wal_sender_timeout, 60 s."""
@@ -123,6 +127,7 @@ class Stream:
         ways = PostgresWays(server.url, encoder, values, connections)
         self._incremental = Incremental(output, ways, self.confirm)
         self._tables: dict[int, _Watch | None] = {}
+        self._reported: set[tuple[int, str]] = set()  # columns whose placeholders were reported
         self._begin: Begin | None = None
         self._commit_lsn = 0
         self._skips = self._is_due = False
@@ -398,8 +403,25 @@ class Stream:
         count_before = table.placeholders
         row, _ = table.parse(data, at + 1, before)
         if table.placeholders != count_before:
-            self._output.done.unchanged += table.placeholders - count_before
+            self._count_unchanged(table, table.placeholders - count_before)
         self._encoder.updated(table, topic, row, lsn, self._put, before, gone)
+
+    def _count_unchanged(self, table: Table, count: int) -> None:
+        """Counts placeholders, and says once of each column what they are: readers take them for values."""
+        self._output.done.unchanged += count
+        relation = table.relation
+        name = relation.schema, relation.name
+        new = {(relation.oid, column) for column in table.unchanged} - self._reported
+        if new:
+            self._reported |= new
+            _log.warning(
+                "%s: expected an update of %s to have all values; found that the database leaves out "
+                "large ones that it doesn't change. Records have %s there, of the columns: %s. For whole "
+                "rows: ALTER TABLE %s REPLICA IDENTITY FULL; then penstock capture snapshot %s --tables %s",
+                *(self._name, spelled(name), PLACEHOLDER),
+                *(", ".join(sorted(column for _, column in new)), self._server.quoted(name)),
+                *(self._name, spelled(name)),
+            )
 
     def _apply_other(self, data: bytes, lsn: int) -> None:
         match parse(data):

@@ -18,10 +18,11 @@ from typing import Any, Final
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.core.schema import TIMESTAMP
 from penstock.errors import SetupError, UserError
-from penstock.sinks._targets.contract import Batch, Rows
+from penstock.sinks._targets.contract import Batch, RefusedError, Rows
 from penstock.sinks._targets.lake.folders import Folder
 from penstock.sinks._targets.texts import json_values, key_texts
 
@@ -32,6 +33,9 @@ KEY_FIELD: Final = "penstock_key"
 STATE_FILE: Final = "penstock-sinks.json"
 HEAP_BYTES: Final = 64 << 20
 """Of the index's writer, whose least is 15 MB; documents beyond are written to the disk."""
+FIRST: Final = dt.datetime(1677, 9, 21, 0, 12, 43, 145225, tzinfo=dt.UTC)
+LAST: Final = dt.datetime(2262, 4, 11, 23, 47, 16, 854775, tzinfo=dt.UTC)
+"""The instants that an index can hold: 64 bits of nanoseconds."""
 
 
 def tantivy(path: str | Path) -> TantivyTarget:
@@ -152,9 +156,14 @@ class TantivyTarget:
         beside.replace(self._path / STATE_FILE)
 
     def write(self, batch: Batch, offsets: Mapping[int, int]) -> None:
-        """Makes changes and offsets true together."""
+        """Makes changes and offsets true together.
+
+        Raises:
+            RefusedError: an instant is outside of those that the index can hold.
+        """
         if self._writer is None:
             raise OSError(f"{self._path} is closed")
+        _check_instants(batch.upserts)
         after = {**self._offsets, **offsets}
         if not len(batch):
             self._offsets = after
@@ -204,6 +213,19 @@ class TantivyTarget:
     def go_back(self, sink: str, rows: Rows) -> None:  # noqa: ARG002
         """Exchanges the directory and the one before."""
         self._folder.go_back()
+
+
+def _check_instants(rows: pa.RecordBatch) -> None:
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        values = pc.list_flatten(column) if pa.types.is_list(column.type) else column
+        if values.type == TIMESTAMP or pa.types.is_date(values.type):
+            found: Any = pc.min_max(values.cast(TIMESTAMP)).as_py()
+            for one in (found["min"], found["max"]):
+                if one is not None and not FIRST <= one <= LAST:
+                    raise RefusedError(
+                        f"expected {name} to be between {FIRST:%Y-%m-%d} and {LAST:%Y-%m-%d}, the times that "
+                        f"a tantivy index can hold; found {one.isoformat()}"
+                    )
 
 
 def _is_plain(type_: pa.DataType) -> bool:
