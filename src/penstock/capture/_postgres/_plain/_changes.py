@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
@@ -67,7 +68,7 @@ class Changes:
     """
 
     def __init__(self, tables: Mapping[int, Place | None], types: Types, values: Values) -> None:
-        topics = [one.topic for one in tables.values() if one is not None]
+        of_topic = Counter(one.topic for one in tables.values() if one is not None)
         known: list[tuple[int, Place | None]] = []
         kinds: list[int] = []
         names, keys, said = (_Pieces() for _ in range(3))
@@ -81,7 +82,7 @@ class Changes:
                     for one in place.table.relation.columns
                 ]
                 # Records of two tables in one topic must be in their order.
-                if None in found or topics.count(place.topic) > 1:
+                if None in found or of_topic[place.topic] > 1:
                     continue
                 its = cast("list[int]", found)
                 columns = [one.name for one in place.table.relation.columns]
