@@ -122,7 +122,6 @@ class _Registered:
         assert format_.registry is not None, "`check_written` lets none pass"
         self._topic, self._kind = to.topic, kind_of(format_)
         self._url, self._registry = format_.registry, registry
-        self._is_changes = to.emission == "changes"
         if to not in _ENCODERS:
             versions = functools.partial(registry.schema_versions, self._url)
             _ENCODERS[to] = _encoders(to, self._kind, versions)

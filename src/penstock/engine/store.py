@@ -223,10 +223,6 @@ class Store:
             return content
         return self._read(path)
 
-    def current_plan(self) -> Json:
-        """The newest plan: the batch that is being run."""
-        return self._read(f"plans/{max(self._numbers('plans')):020d}.json")
-
     def pins(self) -> list[str]:
         """The names of the savepoints."""
         return sorted(

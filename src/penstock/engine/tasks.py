@@ -424,9 +424,7 @@ class LaneBatch:
         readers = self.job.physical.readers(origin)
         refused: list[Refused] = []
         place, count = f"{placed.id}/{shard}", 0
-        inputs: list[list[Any]] = [
-            [] for _ in readers
-        ]  # what is fused may have something to do of no rows
+        inputs: list[list[Any]] = [[] for _ in readers]
         for rows in tables:
             if not rows.num_rows:
                 continue
@@ -445,6 +443,7 @@ class LaneBatch:
         for bad in refused:
             letters = Letters.of_rows(bad.rows, self.plan.wall_us // 1_000, bad.reason)
             self.bury(placed.name, place, [letters])
+        # Without rows, too: time may have passed for the operators that are fused.
         self._finish(readers, inputs, origin, shard)
         return count
 

@@ -30,9 +30,6 @@ CHUNK_ROWS: Final = 16_384  # encoded at a time: a chunk's text stays in the pro
 TEXT_BYTES_MAX: Final = 2**31 - 1  # of all rows at once: Arrow's offsets are 32 bits
 
 
-_TEXT_TYPES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-
-
 @dataclass(frozen=True)
 class _Pieces:
     """A column's values as JSON text: `data` between the positions `ends`, one more than values."""

@@ -162,13 +162,6 @@ class Subjects:
         found = sorted(self.by_subject.get(subject, {}).values(), key=lambda one: one.version)
         return found if deleted else [one for one in found if not one.is_deleted]
 
-    def has_id(self, subject: str, id_: int) -> bool:
-        """Whether a schema is one of a subject's versions."""
-        return any(
-            one.id == id_ and not one.is_deleted
-            for one in self.by_subject.get(subject, {}).values()
-        )
-
     def check(self) -> None:
         """Asserts the invariant."""
         for entry in self.entries():

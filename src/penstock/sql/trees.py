@@ -13,7 +13,6 @@ __all__ = [
     "Name",
     "aggregates",
     "aliases_of",
-    "columns_outside",
     "conjuncts",
     "cuts",
     "free",
@@ -150,11 +149,6 @@ def free(query: exp.Expr) -> list[exp.Column]:
             return [column for column in found if column.table not in known and column.table]
         case _:
             return []
-
-
-def columns_outside(tree: exp.Expr, known: set[str]) -> bool:
-    """Whether an expression has columns of tables that aren't among these."""
-    return any(column.table not in known for column in own_columns(tree))
 
 
 def is_aggregate(node: exp.Expr) -> bool:

@@ -24,7 +24,6 @@ __all__ = ["Decoder", "decoder", "geometry"]
 
 Decoder: TypeAlias = Callable[[bytes, int], tuple[Row, int]]
 """A row and where the next one begins, of an event and where the row begins."""
-_PRECISION_MASK: Final = 0xFF
 
 
 def decoder(

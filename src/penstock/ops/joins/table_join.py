@@ -207,8 +207,9 @@ class TableJoin(Timeless):
         for mine, other in found:
             i, j = matches(mine, other, self.on)
             weights = weights_of(mine)[i] * weights_of(other)[j]
-            left, right = mine.select(self.left.names), other.select(self._other_names)
-            columns = [*taken(left, i).columns, *(taken(right, j).columns if self._others else ())]
+            columns = taken(mine.select(self.left.names), i).columns
+            if self._others:
+                columns = [*columns, *taken(other.select(self._other_names), j).columns]
             joined.append(self._joined(columns, weights))
         return joined
 

@@ -149,7 +149,7 @@ class TemporalFilter(Timeless):
         before, now = self._now(state.frontiers_us), self._now(context.frontiers_us)
         come = self._arrived(inputs[0], before, now)
         low_us = ALWAYS if now == NO_TIME else int(_stretch(now))
-        traces, files, size = dict(state.traces), 0, 0
+        traces = dict(state.traces)
         writer = context.writer(THERE)
         for rows in self._entering(state, come, before, now):
             low = None if self.ends is None else low_us
