@@ -124,7 +124,7 @@ def free_port() -> int:
 def checkpointing(folder: Path) -> dict[str, str]:
     """Settings of a run with checkpoints: into files, as those in memory fail beyond 5 MB of state.
 
-    A job that fails ends: by default Flink starts one with checkpoints again and again, for ever.
+    A job that fails ends: by default Flink starts one with checkpoints without limit.
     """
     return {
         "execution.checkpointing.interval": f"{CHECKPOINT_INTERVAL_MS}ms",

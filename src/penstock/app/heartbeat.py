@@ -130,7 +130,7 @@ class Heartbeat:
         self._sinks = figures
 
     def spark_started(self) -> None:
-        """Spark is there; told again where its job is begun anew."""
+        """Spark has started. Also called when its job starts again."""
         if self._facts.spark_us is None:
             self._note(spark_us=self._clock_us())
 

@@ -165,11 +165,11 @@ class Stream(Protocol):
 
 @runtime_checkable
 class Moves(Protocol):
-    """A database that may be at another server than it was."""
+    """A database that can be captured from another server, such as after a failover."""
 
     def moved(self, state: State, system: str) -> State:
-        """Where a capture goes on at this server: its positions are this one's, and behind those before.
-        Tables that have to be read again aren't in it.
+        """The state from which a capture continues at this server. Its positions are this server's, and
+        greater than the former ones. Tables that have to be read again are left out.
 
         Raises:
             SetupError: the server can't continue where the one before stopped.

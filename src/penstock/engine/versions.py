@@ -88,7 +88,7 @@ def first_version(physical: Physical) -> Json:
 
 
 def of_program(version: Json, physical: Physical) -> Json:
-    """A version with all that it says of its program said of this one, but for its operators."""
+    """A version whose entries about its program describe this one; its operators are unchanged."""
     graph = physical.graph
     return {
         **version,

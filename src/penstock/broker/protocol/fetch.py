@@ -349,7 +349,7 @@ def _wake(changed: asyncio.Future[None]) -> None:
 
 
 def _render_fault(code: ErrorCode, corr: int, version: int) -> list[Buffer]:
-    """An answer that says why a session can't be continued with; the client starts afresh."""
+    """An answer with the error of a session; the client starts another one."""
     flexible = version >= FLEXIBLE_FROM
     out = bytearray(4)
     out += _INT32.pack(corr)

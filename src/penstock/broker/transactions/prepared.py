@@ -1,5 +1,5 @@
-"""Transactions whose outcome is in the journal, until their markers are durable; and what a journal says of
-them after a restart.
+"""Transactions whose outcome is in the journal, until their markers are durable; and how they
+are read from the journal after a restart.
 """
 
 from __future__ import annotations

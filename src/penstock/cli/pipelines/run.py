@@ -30,7 +30,7 @@ SHARDS_MAX: Final = 256  # as many as there may be cores
 
 @dataclass(frozen=True)
 class How:
-    """How a pipeline is to be run, as it was said."""
+    """The options of a run, as they were given."""
 
     seconds: float | None
     port: int | None

@@ -6,7 +6,7 @@ A trace is a function of the description and the rows that it was made from, so 
 the same rows by the same key, and whose traces were equal, the second needs not make its own: it takes the
 first one's, files included. Each description stays complete by itself. Whoever opens one (a reader of a
 view, a savepoint, an upgrade, a recut) needs not know that others have the same files, and an operator that
-is left alone goes on with them. Files are kept as long as some description names them.
+no longer shares them continues with them. Files are kept as long as some description names them.
 
 Which traces are alike the plan says (`Physical.alike`): those of the same rows, in the same form, cut into
 the same shards. Whether two are equal is looked at in each batch. Where they aren't (a view that was made

@@ -470,7 +470,7 @@ class Upgrade:
         return content
 
     def _of_sources(self, what: str, made: Json) -> Json:
-        """By topic, what the version says of it: as before, or as backfilled where it is read otherwise."""
+        """Each topic's entry of the version: the former one, or the backfill's where the source changed."""
         found = {}
         for topic in (source.topic for source in self.target.physical.graph.sources):
             is_kept = topic in self._kept_sources or what == "offsets"
@@ -538,7 +538,7 @@ class Upgrade:
         }
 
     def _fitting(self, begun: Json, *, is_same: bool) -> Json:
-        """A batch that is to be run again, as this program can; it is the same that began it, or not."""
+        """The plan of an interrupted batch, which another program may have begun, for this one to run."""
         marks, writers = begun["watermark_us"], begun["writers"]
         dead = f"{self.target.dead_letter_topic}/"
         if not is_same:

@@ -1,7 +1,7 @@
 """Topics whose records have a registry's head: the formats by name, and changelogs of all of them.
 
-Avro and Protobuf read many schemas in one pass. A JSON Schema says of a column in which unit its numbers are,
-as Kafka Connect's converters do, so changelogs are decoded schema by schema.
+Avro and Protobuf read many schemas in one pass. A JSON Schema gives the unit of a column's numbers, as Kafka
+Connect's converters do, so changelogs are decoded schema by schema.
 """
 
 from __future__ import annotations

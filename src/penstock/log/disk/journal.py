@@ -275,7 +275,7 @@ def stored_length(data: bytes | None) -> int:
 
 
 def lost_text(expected: int, found: int) -> str:
-    """What is to be said about a journal that is shorter than it was."""
+    """The message about a journal that is shorter than it was."""
     return (
         f"expected {expected} bytes of whole records at least, found {found}: records that were durable "
         "are lost; stop the broker and put the file back from a copy"

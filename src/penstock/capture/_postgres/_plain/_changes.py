@@ -19,13 +19,20 @@ from penstock.capture._postgres._types import Type, Types, converter
 __all__ = ["Changes", "Place", "Taken"]
 
 _GROWTH: Final = 6
-"""How many bytes of JSON a byte of a row makes at most: a control character, `\\u0001`. What is said of a
-value beside it is no longer than that many times the five bytes that a message has before it."""
+"""Most bytes of JSON for a byte of a message: a control character becomes `\\u0001`. Quotes and digits that
+are added to a value have room, as its five bytes of kind and length count, too."""
 _NUMBERS: Final = {"int2", "int4", "int8", "oid"}
 
 
 class Place(NamedTuple):
-    """A table and its topic, the position from which its changes count, what an envelope says of it."""
+    """A table that is captured.
+
+    Attributes:
+        table: how its rows are read.
+        topic: where its records go.
+        since: the position from which its changes count.
+        said: its part of an envelope's source, as JSON.
+    """
 
     table: Table
     topic: str
