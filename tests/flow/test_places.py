@@ -10,7 +10,7 @@ import pytest
 
 import penstock as ps
 from penstock.cli.support.programs import load
-from penstock.errors import FlowError
+from penstock.errors import FlowError, PenstockError
 
 BEGIN = """import penstock as ps
 
@@ -55,3 +55,27 @@ def test_places_are_the_callers(tmp_path: Path) -> None:
     stream("x", "a INT")
     with pytest.raises(FlowError, match=r"in .*test_places\.py, line \d+\."):
         stream("x", "b INT")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            "app.view('v', clicks.group_by().agg(n=ps.sum('user')))",
+            "expected a column of numbers for sum(user); found string ({path}, line 5: {line})",
+        ),
+        (
+            "app.view('v', clicks.where('user > ').group_by().agg(n=ps.count()))",
+            "expected a SQL expression; found 'user > ' (a part is missing) ({path}, line 5: {line})",
+        ),
+    ],
+)
+def test_a_mistake_is_shown_with_the_line_of_the_program(
+    tmp_path: Path, line: str, said: str
+) -> None:
+    """Of its file: neither code that Python generates nor a library's classes are in the message."""
+    path = tmp_path / "shop.py"
+    path.write_text(f"{BEGIN}{line}\n")
+    with pytest.raises(PenstockError) as failure:
+        load(path).graph()
+    assert str(failure.value) == said.format(path=path, line=line)

@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeVar
 
 import pyarrow as pa
 
-from penstock.core.names import also_at, place
+from penstock.core.names import also_at, built, place
 from penstock.core.schema import Schema, type_text
 from penstock.errors import FlowError
 from penstock.flow._collections import Stream, Table
@@ -274,8 +274,11 @@ class Flow:
         used = {s.topic for s in self._sources.values()}
         overlap = used & self._outputs.keys()
         if overlap:
+            topic = min(overlap)
+            where = self._places.get(("output", topic), "")
             raise FlowError(
-                f"expected a flow without cycles; found {', '.join(sorted(overlap))} read and written"
+                f"expected topics that are either read or written, not both, because rows would come back; "
+                f"found {topic!r} read and written{built(where)}. Write to another topic"
             )
         ends = [view.node for view in self._views.values()]
         ends += [output.node for output in self._outputs.values()]

@@ -135,11 +135,11 @@ def guarded(path: Path, call: Callable[[], T]) -> T:
 
 
 def _own(error: BaseException) -> list[traceback.FrameSummary]:
-    """The frames of an error that are neither Penstock's nor Python's machinery of imports."""
+    """The frames of an error that are in files, and neither Penstock's nor a library's."""
     return [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith("<frozen ")
+        if not frame.filename.startswith("<")  # imports; methods that dataclasses generate
         and not Path(frame.filename).resolve().is_relative_to(_PENSTOCK)
         and "site-packages" not in frame.filename
     ]
