@@ -71,6 +71,29 @@ class TestOffsets:
         assert client.end_offsets_many([topic, "other"]) == {topic: {0: 3, 1: 0}, "other": {0: 0}}
         assert client.end_offsets_many([]) == {}
 
+    def test_partitions_that_are_known(self, client, broker, topic, monkeypatch):
+        """They are not asked again, but where a broker refuses one of them."""
+        asked = []
+        refresh = client._cluster.refresh
+        monkeypatch.setattr(
+            client._cluster, "refresh", lambda names: (asked.append(names), refresh(names))[1]
+        )
+        assert client.end_offsets_many([topic], partitions_age_s=3_600) == {topic: {0: 0, 1: 0}}
+        assert asked
+        asked.clear()
+        produce(broker.address, topic, 3)
+        assert client.end_offsets_many([topic], partitions_age_s=3_600) == {topic: {0: 3, 1: 0}}
+        assert not asked
+        client.end_offsets_many([topic])
+        assert asked
+        client.create_topic("smaller", 2)
+        assert client.end_offsets_many(["smaller"], partitions_age_s=3_600)["smaller"].keys() == {
+            0, 1
+        }  # fmt: skip
+        client.delete_topic("smaller")
+        client.create_topic("smaller", 1)
+        assert client.end_offsets_many(["smaller"], partitions_age_s=3_600) == {"smaller": {0: 0}}
+
 
 class TestWaiting:
     def test_data_is_there(self, client, broker, topic):

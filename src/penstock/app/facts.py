@@ -1,6 +1,6 @@
 """What is known of a pipeline's process: what the page, the terminal and `penstock ui` judge by.
 
-A running pipeline writes its facts into its directory every second (`heartbeat.json`) and holds a lock
+A running pipeline writes its facts into its directory as they change (`heartbeat.json`) and holds a lock
 there (`heartbeat.lock`), which the system lets go when the process ends, however it ends. So whoever
 reads the facts knows whether somebody still stands behind them.
 """
@@ -11,7 +11,7 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -112,7 +112,7 @@ class Found:
 def write_facts(directory: Path, facts: Facts) -> None:
     """Writes the facts; whoever reads them sees all of them or those of before."""
     new = directory / f"{FILE}.{os.getpid()}.new"
-    new.write_bytes(orjson.dumps(asdict(facts)))
+    new.write_bytes(orjson.dumps(facts))
     new.replace(directory / FILE)
 
 

@@ -1,4 +1,4 @@
-"""The heartbeat of a run: gathers its facts and writes them down every second."""
+"""The heartbeat of a run: gathers its facts every second, and writes them down."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Heartbeat"]
 
 EVERY_S: Final = 1.0  # between two writings
+REST_US: Final = 2_000_000  # the same while only the instants of looks change
 BATCHES: Final = 100  # the last ones, of which the slowest says what is usual
 ENGINE: Final = "penstock.engine"  # whose warnings are facts
 
@@ -67,6 +68,7 @@ class Heartbeat:
         self._meter: Meter | None = None
         self._nodes = NodeTotals()
         self._sinks: Callable[[], dict[str, Any]] = dict
+        self._written: Facts | None = None
         self._lock = threading.Lock()
         self._ended = threading.Event()
 
@@ -185,17 +187,28 @@ class Heartbeat:
             self._facts = replace(self._facts, **changes)  # type: ignore[arg-type]
 
     def _beat(self) -> None:
-        self._write()
+        self._write(self.facts())
         while not self._ended.wait(EVERY_S):
-            self._write()
-        self._write()
+            facts = self.facts()
+            if not _is_told(facts, self._written):
+                self._write(facts)
+        self._write(self.facts())
 
-    def _write(self) -> None:
+    def _write(self, facts: Facts) -> None:
+        self._written = facts
         found = read_facts(self._directory)
         if found is not None and found.facts.started_us > self._facts.started_us:
             return  # another run has taken over
         with contextlib.suppress(OSError):  # a full disk: the pipeline itself says so
-            write_facts(self._directory, self.facts())
+            write_facts(self._directory, facts)
+
+
+def _is_told(facts: Facts, written: Facts | None) -> bool:
+    """Whether what was written not long ago says as much."""
+    if written is None or facts.said_us - written.said_us >= REST_US or not written.answered_us:
+        return False
+    looks = ("said_us", "looked_us", "answered_us")
+    return replace(facts, **{name: getattr(written, name) for name in looks}) == written
 
 
 class _Ear(logging.Handler):

@@ -20,6 +20,7 @@ __all__ = ["Measured", "Meter", "Waiting"]
 EVERY_S: Final = 1.0  # between two looks
 PATIENCE_S: Final = 2.0  # with a log that doesn't answer, before that is reported
 ANSWER_S: Final = 5.0  # for one answer
+PARTITIONS_S: Final = 10.0  # between two questions which partitions the topics have
 BEHIND_US: Final = 5_000_000  # a delay of batches that follow each other, on a busy machine as well
 SAMPLES_MAX: Final = 512
 
@@ -126,7 +127,7 @@ class Meter:
             client.close()
 
     def _look(self, client: Client) -> None:
-        found = client.end_offsets_many(self._topics)
+        found = client.end_offsets_many(self._topics, partitions_age_s=PARTITIONS_S)
         now_us = self._clock_us()
         ends = {(topic, p): end for topic, parts in found.items() for p, end in parts.items()}
         self._waiting.look(now_us, ends, self._offsets(client, ends))

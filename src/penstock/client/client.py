@@ -78,6 +78,7 @@ class Client:
             timeout_s=timeout_s,
             security=security,
         )
+        self._partitions: tuple[float, dict[str, list[int]]] = (0.0, {})
 
     def __enter__(self) -> Client:
         return self
@@ -259,8 +260,15 @@ class Client:
 
         return self._cluster.attempt(f"return the offsets of topic {topic!r}", ask)
 
-    def end_offsets_many(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
+    def end_offsets_many(
+        self, topics: Iterable[str], *, partitions_age_s: float = 0.0
+    ) -> dict[str, dict[int, int]]:
         """The next offset of each partition of each topic, in one request to each broker.
+
+        Args:
+            topics: their names.
+            partitions_age_s: for how long which partitions they have is not asked again, unless a broker
+                refuses one of them.
 
         Raises:
             BrokerError: a topic does not exist.
@@ -268,17 +276,27 @@ class Client:
         names = list(dict.fromkeys(topics))
 
         def ask() -> dict[str, dict[int, int]]:
-            described = self._cluster.refresh(names) if names else {}
-            for name in names:
-                if name not in described or described[name].error:
-                    self._cluster.describe(name)  # raises the error that says so
-            pairs = [(name, p) for name in names for p in sorted(described[name].leaders)]
+            asked_s, known = self._partitions
+            self._partitions = (0.0, {})  # where the brokers refuse, they are asked again
+            now_s = time.monotonic()
+            if now_s - asked_s >= partitions_age_s or not known.keys() >= set(names):
+                asked_s, known = now_s, self._partitions_of(names)
+            pairs = [(name, p) for name in names for p in known[name]]
             ends: dict[str, dict[int, int]] = {name: {} for name in names}
             for (name, p), offset in self._list_offsets(pairs, _TIMES["latest"]).items():
                 ends[name][p] = offset
+            self._partitions = (asked_s, known)
             return ends
 
         return self._cluster.attempt("return the end offsets of topics", ask)
+
+    def _partitions_of(self, names: Sequence[str]) -> dict[str, list[int]]:
+        """One try at the partitions of several topics."""
+        described = self._cluster.refresh(names) if names else {}
+        for name in names:
+            if name not in described or described[name].error:
+                self._cluster.describe(name)  # raises the error that says so
+        return {name: sorted(described[name].leaders) for name in names}
 
     def _list_offsets(
         self, pairs: Sequence[Partition], at: Any, isolation: int = hot.READ_COMMITTED

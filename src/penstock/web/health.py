@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Health", "State", "judge"]
 
 SECOND_US: Final = 1_000_000
-SILENT_US: Final = 10 * SECOND_US  # facts are written every second
+SILENT_US: Final = 10 * SECOND_US  # facts are written every other second
 LOG_SILENT_US: Final = (
     5 * SECOND_US
 )  # the log is asked every second; after 2 s without it that fails
