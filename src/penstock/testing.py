@@ -109,12 +109,12 @@ class MemoryLog:
         """See `Log`."""
         return {t: {i: len(p) for i, p in enumerate(self._topics[t])} for t in topics}
 
-    def look(
+    def look(  # noqa: D102 - see `Log`
         self,
         offsets: Mapping[tuple[str, int], int],
         timeout_s: float,  # noqa: ARG002
+        aside: object = None,  # noqa: ARG002
     ) -> dict[str, dict[int, int]]:
-        """See `Log`."""
         return self.end_offsets({topic for topic, _ in offsets})
 
     def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[Records]:

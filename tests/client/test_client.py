@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_until
 
 from penstock.client import Client, Lag, Producer
+from penstock.client.network.connection import wait_for_any
 from penstock.errors import BrokerError, UserError
 
 pytestmark = pytest.mark.interpreter
@@ -93,6 +95,76 @@ class TestOffsets:
         client.delete_topic("smaller")
         client.create_topic("smaller", 1)
         assert client.end_offsets_many(["smaller"], partitions_age_s=3_600) == {"smaller": {0: 0}}
+
+
+class Bell:
+    """Something else to attend to; it may be fatal."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error, self.times = error, 0
+        self._read, self._write = socket.socketpair()
+
+    def ring(self) -> None:
+        self._write.send(b"!")
+
+    def filenos(self) -> list[int]:
+        return [self._read.fileno()]
+
+    def attend(self) -> None:
+        self._read.recv(1)
+        self.times += 1
+        if self.error is not None:
+            raise self.error
+
+    def close(self) -> None:
+        self._read.close()
+        self._write.close()
+
+
+@pytest.fixture
+def bell():
+    """That rings only when it is told to."""
+    found = Bell()
+    yield found
+    found.close()
+
+
+class TestAside:
+    """What is attended to while the log has nothing new."""
+
+    @pytest.mark.parametrize("wait", ["ends_past", "wait_for_data"])
+    def test_a_wait_goes_on_after_it(self, client, broker, topic, bell, wait):
+        """And ends with the record that is waited for."""
+        bell.ring()
+        bell.ring()
+
+        def follow() -> None:
+            wait_until(lambda: bell.times == 2, "what happens aside")
+            produce(broker.address, topic, 1)
+
+        thread = threading.Thread(target=follow)
+        thread.start()
+        found = getattr(client, wait)({(topic, 0): 0}, PATIENCE_S, bell)
+        thread.join()
+        assert found in ({(topic, 0): 1}, True)
+        assert bell.times == 2
+
+    @pytest.mark.parametrize("wait", ["ends_past", "wait_for_data"])
+    def test_it_may_end_the_wait(self, client, broker, topic, bell, wait):
+        """What is asked next is answered, not what was waited for."""
+        bell.error = RuntimeError("stop")
+        bell.ring()
+        with pytest.raises(RuntimeError, match="stop"):
+            getattr(client, wait)({(topic, 0): 0}, PATIENCE_S, bell)
+        produce(broker.address, topic, 1)
+        assert client.end_offsets_many([topic]) == {topic: {0: 1, 1: 0}}
+
+    def test_a_wait_has_an_end(self, client, topic, bell):
+        """Where nothing happens."""
+        assert client.ends_past({(topic, 0): 0}, 0.05, bell) == {(topic, 0): 0}
+        assert not client.wait_for_data({(topic, 0): 0}, 0.05, bell)
+        assert wait_for_any((), 0.05, bell) == []
+        assert not bell.times
 
 
 class TestWaiting:

@@ -52,6 +52,36 @@ def test_nothing_is_written_to_a_topic_before_the_plan(
     assert all(sends)
 
 
+@pytest.mark.parametrize(
+    ("rest", "waits_s"),
+    [("1 hour", [8.0]), ("4 seconds", [2.0]), ("1 second", [0.5])],
+)
+def test_the_log_is_waited_for_until_the_clock_gives_something_to_do(
+    rest: str, waits_s: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or not much longer: a minute closes when the other partition has been idle for long enough."""
+    flow = ps.App("closing")
+    clicks = flow.stream(
+        "clicks", "at TIMESTAMP", time=ps.event_time("at", idle=rest), partitions=2
+    )
+    minutes = clicks.window(ps.tumbling("1 minute")).group_by().agg(n=ps.count())
+    minutes.closed().to("minutes")
+    run = ps.testing.run(flow)
+    run.send("clicks", at="12:00:00", partition=0)
+    run.send("clicks", at="12:02:00", partition=0)
+    run.settle()
+    found: list[float] = []
+    look = run.log.look
+
+    def noted(offsets: Any, timeout_s: float, aside: Any = None) -> Any:
+        found.append(timeout_s)
+        return look(offsets, timeout_s, aside)
+
+    monkeypatch.setattr(run.log, "look", noted)
+    assert run._driver.step(run._host.execute, timeout_s=8.0) is None
+    assert [one for one in found if one] == waits_s
+
+
 def test_the_plan_that_was_written_first_counts() -> None:
     """Another driver has planned less; its plan is run, and the rest is of the next batch."""
     run = copying()

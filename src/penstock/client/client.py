@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +9,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from penstock.client.network import hot
 from penstock.client.network.cluster import PATIENCE_S, Cluster, OnWait
-from penstock.client.network.connection import REQUEST_TIMEOUT_S, Connection
+from penstock.client.network.connection import REQUEST_TIMEOUT_S, Aside, Connection, wait_for_any
 from penstock.client.network.errors import (
     LEADERLESS,
     TOPIC_EXISTS,
@@ -320,12 +319,15 @@ class Client:
                     found[pair] = part["offset"]
         return found
 
-    def wait_for_data(self, positions: Mapping[Partition, int], timeout_s: float) -> bool:
+    def wait_for_data(
+        self, positions: Mapping[Partition, int], timeout_s: float, aside: Aside | None = None
+    ) -> bool:
         """Waits until any of these partitions has a record at its position or later.
 
         Args:
             positions: (topic, partition) -> the next offset to read.
             timeout_s: how long to wait at most.
+            aside: what is attended to meanwhile.
 
         Returns:
             Whether there is one; at once if there is one already.
@@ -334,18 +336,19 @@ class Client:
 
         def ask() -> bool:
             rest_s = deadline - time.monotonic()
-            return self._long_poll(positions, max(rest_s, 0.0))
+            return self._long_poll(positions, max(rest_s, 0.0), aside)
 
         return self._cluster.attempt("wait for data", ask)
 
     def ends_past(
-        self, positions: Mapping[Partition, int], timeout_s: float
+        self, positions: Mapping[Partition, int], timeout_s: float, aside: Aside | None = None
     ) -> dict[Partition, int] | None:
         """The next offset of each partition, as soon as one is past its position: in one request.
 
         Args:
             positions: (topic, partition) -> the next offset to read.
             timeout_s: how long to wait at most.
+            aside: what is attended to meanwhile.
 
         Returns:
             None where one request can't answer: several brokers lead, or a position isn't there any more.
@@ -359,6 +362,13 @@ class Client:
             [(connection, pairs)] = leaders.items()
             rest_s = max(deadline - time.monotonic(), 0.0)
             number, version = self._send_poll(connection, pairs, positions, rest_s)
+            if aside is not None:
+                try:
+                    if not wait_for_any([connection], rest_s + _WAIT_SLACK_S, aside):
+                        raise TimeoutError("a broker did not answer a long poll")
+                except BaseException:
+                    connection.close()  # the answer would come in the way of the next request
+                    raise
             frame = connection.receive(number, rest_s + _WAIT_SLACK_S)
             error, parts = hot.read_fetch(version, frame)
             ends = {
@@ -390,7 +400,9 @@ class Client:
         flexible = version >= hot.FETCH_FLEXIBLE
         return connection.send(hot.FETCH, version, [request], flexible=flexible), version
 
-    def _long_poll(self, positions: Mapping[Partition, int], timeout_s: float) -> bool:
+    def _long_poll(
+        self, positions: Mapping[Partition, int], timeout_s: float, aside: Aside | None = None
+    ) -> bool:
         """One Fetch to each leader; the first answer with data ends the wait."""
         flights: dict[Connection, tuple[int, int]] = {}
         for connection, pairs in self._cluster.by_leader(list(positions)).items():
@@ -399,7 +411,7 @@ class Client:
         try:
             while flights:
                 rest_s = deadline - time.monotonic()
-                ready, _, _ = select.select(list(flights), [], [], max(rest_s, 0.0))
+                ready = wait_for_any(flights, max(rest_s, 0.0), aside)
                 if not ready:
                     raise TimeoutError("a broker did not answer a long poll")
                 for connection in ready:

@@ -21,6 +21,7 @@ from typing import Final
 
 import orjson
 
+from penstock.client.network.connection import Aside
 from penstock.engine.attempts import Attempts, new_writer
 from penstock.engine.log import Log
 from penstock.engine.outgoing import writer_name
@@ -42,6 +43,8 @@ LOOK_AGE_MAX_S: Final = 0.05
 """Of a look at the log's ends that a plan may be made of, where there is time to wait for more."""
 TOPICS_EVERY_S: Final = 10.0
 """Between two looks at the topics' ids and partitions, each a request for each topic."""
+CLOCK_S: Final = 0.5
+"""Between two looks at the clock while it is about to give something to do."""
 
 
 def this_process() -> str:
@@ -143,12 +146,14 @@ class Driver:
         execute: Execute,
         *,
         timeout_s: float = 0.0,
+        aside: Aside | None = None,
     ) -> Progress | None:
         """Runs one batch; None where there was nothing to do in `timeout_s`.
 
         Args:
             execute: runs a batch on all lanes.
             timeout_s: how long to wait for something to do.
+            aside: what is attended to meanwhile.
 
         Raises:
             FencedError: another process has taken over the pipeline.
@@ -157,7 +162,7 @@ class Driver:
         self.store.check_owner(self.epoch)
         self._keeper.before(self.version)
         pending = self._pending()
-        plan = pending or self._new_plan(timeout_s)
+        plan = pending or self._new_plan(timeout_s, aside)
         if plan is None:
             return None
         started = self._planning_since
@@ -165,7 +170,7 @@ class Driver:
         try:
             plan, reports = self._written(plan, execute, is_new=pending is None)
         except _PlannedError:
-            return self.step(execute, timeout_s=timeout_s)  # with the plan that counts
+            return self.step(execute, timeout_s=timeout_s, aside=aside)  # with the plan that counts
         executed = time.perf_counter()
         content = self._merge(plan, reports)
         # Whoever has taken over meanwhile waits for this batch, or repeats it; it is the same in any case.
@@ -247,14 +252,16 @@ class Driver:
             self.store.commit(number, {**self.version, "version": number, "epoch": self.epoch})
             self.version = self.store.version(number)
 
-    def _new_plan(self, timeout_s: float) -> Plan | None:
+    def _new_plan(self, timeout_s: float, aside: Aside | None) -> Plan | None:
         self._planning_since = time.perf_counter()
         # Whoever waits is notified at once if there is more than was seen just now.
         if timeout_s == 0 or time.monotonic() - self._looked_s > LOOK_AGE_MAX_S:
             self._look_for_ends()
         plan = self._planned()
         if plan is None and timeout_s > 0:
-            self._look_for_ends(timeout_s)
+            while timeout_s > CLOCK_S and self._is_due(self._wall_us() + int(timeout_s * 1e6)):
+                timeout_s = max(timeout_s / 2, CLOCK_S)
+            self._look_for_ends(timeout_s, aside)
             plan = self._planned()
         return plan
 
@@ -290,7 +297,7 @@ class Driver:
             bytes_max=self.limits.bytes_max if begun is None else begun.get("bytes_max"),
         )
 
-    def _look_for_ends(self, timeout_s: float = 0.0) -> None:
+    def _look_for_ends(self, timeout_s: float = 0.0, aside: Aside | None = None) -> None:
         """Looks how far the log reaches; waits for more than was read."""
         self._planning_since = time.perf_counter()
         topics = [source.topic for source in self._sources()]
@@ -300,7 +307,7 @@ class Driver:
             self._topic_ids = self.log.topic_ids(topics)
             self._ends = self.log.end_offsets(topics)
         elif all(self.version["offsets"][t].keys() == set(map(str, self._ends[t])) for t in topics):
-            self._ends = self.log.look(self._next_offsets(), timeout_s)
+            self._ends = self.log.look(self._next_offsets(), timeout_s, aside)
         else:  # where reading begins isn't known before the first batch
             self._ends = self.log.end_offsets(topics)
         self._looked_s = time.monotonic()
@@ -400,6 +407,12 @@ class Driver:
     ) -> Look:
         sources, rows_max = self._sources(), self.limits.rows_max
         return look(sources, self.physical.peers, version, activity, ends, now_us, rows_max)
+
+    def _is_due(self, now_us: int) -> bool:
+        """Whether the clock alone gives something to do until then."""
+        found = self._look(self.version, self._activity, self._ends, now_us)
+        frontiers = self.physical.frontiers(found.watermark_us, now_us, self.version["frontier_us"])
+        return self._wakes(frontiers) or self._must_keep(found, now_us)
 
     def _must_keep(self, found: Look, now_us: int) -> bool:
         """Whether idleness that is under way should be kept, lest a restart begins it again."""

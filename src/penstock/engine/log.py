@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -20,6 +19,7 @@ from penstock.wire.headers import header_pairs
 
 if TYPE_CHECKING:
     from penstock.client import TransactionalProducer
+    from penstock.client.network.connection import Aside
 
 __all__ = ["KafkaLog", "Log", "Outgoing", "Writer"]
 
@@ -106,13 +106,17 @@ class Log(Protocol):
         ...
 
     def look(
-        self, offsets: Mapping[tuple[str, int], int], timeout_s: float
+        self,
+        offsets: Mapping[tuple[str, int], int],
+        timeout_s: float,
+        aside: Aside | None = None,
     ) -> dict[str, dict[int, int]]:
         """The offset after the last record of each partition.
 
         Args:
             offsets: by topic and partition, the next one to read.
             timeout_s: how long to wait for a partition to have more than that.
+            aside: what is attended to meanwhile.
         """
         ...
 
@@ -216,16 +220,21 @@ class KafkaLog:
         return self._client.end_offsets_many(list(topics))
 
     def look(
-        self, offsets: Mapping[tuple[str, int], int], timeout_s: float
+        self,
+        offsets: Mapping[tuple[str, int], int],
+        timeout_s: float,
+        aside: Aside | None = None,
     ) -> dict[str, dict[int, int]]:
         """See `Log`."""
+        from penstock.client.network.connection import wait_for_any
+
         if not offsets:  # of a program over constants alone
-            time.sleep(timeout_s)
+            wait_for_any((), timeout_s, aside)
             return {}
-        found = self._client.ends_past(offsets, timeout_s)
+        found = self._client.ends_past(offsets, timeout_s, aside)
         if found is None:
             if timeout_s > 0:
-                self._client.wait_for_data(offsets, timeout_s)
+                self._client.wait_for_data(offsets, timeout_s, aside)
             return self.end_offsets({topic for topic, _ in offsets})
         ends: dict[str, dict[int, int]] = {}
         for (topic, partition), end in found.items():

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from penstock.client.network.connection import Aside
 from penstock.engine.driver import Driver, Progress
 from penstock.engine.encoding import register_schemas
 from penstock.engine.log import KafkaLog, Log
@@ -241,12 +242,14 @@ class _Upto:
         """Whether the last one is committed."""
         return self._last is not None and self._driver.version["version"] >= self._last
 
-    def step(self, execute: Execute, *, timeout_s: float = 0.0) -> Progress | None:
+    def step(
+        self, execute: Execute, *, timeout_s: float = 0.0, aside: Aside | None = None
+    ) -> Progress | None:
         """See `Driver`."""
         if self.are_over:
             time.sleep(min(timeout_s, PAUSE_S))
             return None
-        return self._driver.step(execute, timeout_s=timeout_s)
+        return self._driver.step(execute, timeout_s=timeout_s, aside=aside)
 
 
 def _begun_as_it_is(graph: Graph, store: Store, log: Log, *, cores: int) -> int:

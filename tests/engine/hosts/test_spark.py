@@ -58,7 +58,7 @@ class Driven:
         self.driver, self.send, self.clock = driver, send, clock
         self.is_over = False
 
-    def step(self, execute: Any, *, timeout_s: float = 0.0) -> None:
+    def step(self, execute: Any, *, timeout_s: float = 0.0, aside: Any = None) -> None:
         assert timeout_s
         if not self.is_over:
             scenario(self.send, functools.partial(self.driver.step, execute), self.clock)

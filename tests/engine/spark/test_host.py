@@ -9,11 +9,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.patience import PATIENCE_S
 
+from penstock.client.network.connection import wait_for_any
 from penstock.engine.spark import host as module
 from penstock.engine.spark.host import SparkHost
 from penstock.errors import BrokerError, FlowError, PenstockError
 
+BATCH = SimpleNamespace(rows=1)
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
@@ -32,12 +35,12 @@ class Steps:
     def __init__(self, error: Exception, failures: int) -> None:
         self.error, self.failures = error, failures
 
-    def step(self, _: Any, *, timeout_s: float = 0.0) -> Any:
+    def step(self, _: Any, *, timeout_s: float = 0.0, aside: Any = None) -> Any:
         assert timeout_s
         self.failures -= 1
         if self.failures >= 0:
             raise self.error
-        return "a batch"
+        return BATCH
 
 
 class Spark:
@@ -78,7 +81,11 @@ def run(
     def standing(_spark: object, _job: object, _lanes: int, on_start: Any, _: object) -> Any:
         on_start()
         return SimpleNamespace(
-            execute=None, listen=lambda: None, close=lambda: None, is_settled=is_settled
+            execute=None,
+            listen=lambda: None,
+            close=lambda: None,
+            stop_waiting=lambda: None,
+            is_settled=is_settled,
         )
 
     monkeypatch.setattr(module, "_Standing", standing)
@@ -101,7 +108,7 @@ def test_a_full_disk_is_waited_for(
 ) -> None:
     """However long it takes until there is room; it is said once a minute, not at each attempt."""
     with caplog.at_level(logging.WARNING):
-        assert run(monkeypatch, Steps(error, 20))[0][0] == "a batch"
+        assert run(monkeypatch, Steps(error, 20))[0][0] is BATCH
     [told] = [record.getMessage() for record in caplog.records]
     assert told.startswith("expected room for the pipeline's state or log; found none")
 
@@ -124,7 +131,7 @@ def test_a_jvm_that_is_gone_is_started_again(
     """As often as it takes until there is a batch, within bounds; each time is told."""
     spark = Spark()
     batches, told = run(monkeypatch, Steps(error, module.JOBS_MAX - 1), spark)
-    assert batches[0] == "a batch"
+    assert batches[0] is BATCH
     assert told == spark.starts == module.JOBS_MAX - 1
 
 
@@ -170,6 +177,61 @@ def standing_on(spark: Any) -> Any:
     """What holds two lanes of nothing."""
     anything: Any = None
     return module._Standing(spark, anything, 2, lambda: None, lambda: True)
+
+
+class Waiting:
+    """A driver without anything to do, which waits for a log that says nothing."""
+
+    def __init__(self) -> None:
+        self.waits = threading.Event()
+
+    def step(self, _: Any, *, timeout_s: float = 0.0, aside: Any = None) -> Any:
+        self.waits.set()
+        assert not wait_for_any((), timeout_s, aside)
+
+
+def test_a_stop_ends_the_wait_for_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long that would take."""
+    is_over = threading.Event()
+    monkeypatch.setattr(module, "WAIT_S", 24 * 3600.0)
+    monkeypatch.setattr(module, "_tasks", lambda *_: (is_over.wait, is_over.set))
+    monkeypatch.setattr(module.standby, "fork_lanes", lambda *_: None)
+    job: Any = SimpleNamespace(physical=SimpleNamespace(graph=SimpleNamespace(nodes=())))
+    spark: Any = SimpleNamespace(place=None, host="127.0.0.1")
+    steps = Waiting()
+    host = SparkHost(spark, job, lanes=1, log="spark.log")
+    host.run(steps, lambda _: None, steps.waits.is_set)
+    assert host._ended.is_set()  # or it was given up
+
+
+def test_a_job_that_ends_is_noticed_while_the_log_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next job begins then."""
+    is_over, ends = threading.Event(), threading.Event()
+    jobs: list[int] = []
+
+    def work() -> None:
+        jobs.append(1)
+        (ends if len(jobs) == 1 else is_over).wait(PATIENCE_S)
+
+    monkeypatch.setattr(module, "WAIT_S", 24 * 3600.0)
+    monkeypatch.setattr(module, "RETRY_S", 0.0)
+    monkeypatch.setattr(module, "_tasks", lambda *_: (work, is_over.set))
+    monkeypatch.setattr(module.standby, "fork_lanes", lambda *_: None)
+    job: Any = SimpleNamespace(physical=SimpleNamespace(graph=SimpleNamespace(nodes=())))
+    spark: Any = SimpleNamespace(
+        place=None, host="127.0.0.1", can_start_again=True, is_gone=lambda: False
+    )
+    steps = Waiting()
+
+    def until() -> bool:
+        if steps.waits.is_set() and jobs:
+            ends.set()
+        return len(jobs) == 2
+
+    SparkHost(spark, job, lanes=1, log="spark.log").run(steps, lambda _: None, until)
+    assert len(jobs) == 2
 
 
 def test_no_job_begins_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +284,7 @@ def failed(spark: Failing, monkeypatch: pytest.MonkeyPatch) -> BaseException | N
     host = SparkHost(spark, job, lanes=2, log="spark.log")  # type: ignore[arg-type]
 
     class Idle:
-        def step(self, _: Any, *, timeout_s: float = 0.0) -> Any:
+        def step(self, _: Any, *, timeout_s: float = 0.0, aside: Any = None) -> Any:
             return None
 
     with pytest.raises(PenstockError) as raised:
@@ -249,10 +311,10 @@ def test_batches_of_lanes_that_stand_in_do_not_count(monkeypatch: pytest.MonkeyP
     steps = iter([GONE, None] * (module.JOBS_MAX - 1) + [GONE])
 
     class Alternating:
-        def step(self, _: Any, *, timeout_s: float = 0.0) -> Any:
+        def step(self, _: Any, *, timeout_s: float = 0.0, aside: Any = None) -> Any:
             if error := next(steps):
                 raise error
-            return "a batch"
+            return BATCH
 
     monkeypatch.setattr(module, "POLL_S", 60)
     with pytest.raises(PenstockError, match="has ended"):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import ssl
 import struct
 import time
-from collections.abc import Sequence
-from typing import Final, TypeAlias
+from collections.abc import Collection, Sequence
+from typing import Final, Protocol, TypeAlias
 
 from penstock.client.network.login import log_in
 from penstock.client.network.security import Security
@@ -36,6 +37,18 @@ class HandshakeError(BrokerError):
     """The peer hung up during a TLS handshake: it dies, or speaks no TLS, as Kafka's and our own
     listeners without TLS do.
     """
+
+
+class Aside(Protocol):
+    """What else happens while a broker is waited for."""
+
+    def filenos(self) -> Sequence[int]:
+        """Descriptors; one becomes readable when there is something to attend to."""
+        ...
+
+    def attend(self) -> None:
+        """Attends to all there is; may raise, which ends the wait."""
+        ...
 
 
 class Connection:
@@ -228,6 +241,30 @@ class Connection:
                 sent -= len(views.pop(0))
             if sent:
                 views[0] = views[0][sent:]
+
+
+def wait_for_any(
+    connections: Collection[Connection], timeout_s: float, aside: Aside | None = None
+) -> list[Connection]:
+    """The connections that have something to read, as soon as there are any; none after so long.
+
+    Args:
+        connections: to wait for.
+        timeout_s: how long.
+        aside: what is attended to meanwhile.
+    """
+    deadline = time.monotonic() + timeout_s
+    by_fileno = {one.fileno(): one for one in connections}
+    while True:
+        poll = select.poll()
+        for fileno in (*by_fileno, *(aside.filenos() if aside is not None else ())):
+            poll.register(fileno, select.POLLIN)
+        rest_s = max(deadline - time.monotonic(), 0.0)
+        events = [fileno for fileno, _ in poll.poll(1_000 * rest_s)]
+        ready = [by_fileno[fileno] for fileno in events if fileno in by_fileno]
+        if ready or not events or not rest_s or aside is None:
+            return ready
+        aside.attend()
 
 
 def _memory(size: int) -> memoryview:

@@ -126,6 +126,10 @@ class Conductor:
         known = (*self._there.values(), *self._next.values())
         return sum(not lane.stands_in for lane in known) == self.lanes
 
+    def filenos(self) -> list[int]:
+        """Descriptors; one is readable when there is something to `listen` to."""
+        return [key.fd for key in self._selector.get_map().values()]
+
     def run(self, assign: Callable[[int], Assignment], write: Callable[[], None]) -> list[Json]:
         """Has every lane run its part of a batch; their reports, by lane.
 

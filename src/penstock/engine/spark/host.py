@@ -21,6 +21,7 @@ from typing import Final, Protocol, TypeVar
 import pyarrow as pa
 
 from penstock import errors
+from penstock.client.network.connection import Aside
 from penstock.engine.driver import Progress
 from penstock.engine.lanes.conductor import Assignment, Conductor, LaneFailedError
 from penstock.engine.lanes.lane import serve
@@ -37,8 +38,10 @@ __all__ = ["SparkHost"]
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
-POLL_S: Final = 0.25  # of `until`
-WAIT_S: Final = 0.5  # on the log: how long a stop or an idle partition may go unnoticed
+POLL_S: Final = 0.5  # of `until`
+WAIT_S: Final = 0.5  # on the log, between two looks at what else may have changed
+REST_WAIT_S: Final = 2.5  # the same at rest
+REST_S: Final = 10.0  # without a record, until a pipeline is at rest
 ATTEMPTS_MAX: Final = 5  # of one batch whose work fails with what may pass
 RETRY_S: Final = 1.0
 ROOM_WAIT_S: Final = 5.0  # between two attempts where a disk is full
@@ -60,7 +63,7 @@ class _NotStartedError(Exception):
 
 
 class _StoppedError(Exception):
-    """The pipeline is stopped while its lanes are not there yet."""
+    """The pipeline is stopped while its lanes are not there yet, or have nothing to do."""
 
 
 class Steps(Protocol):
@@ -71,8 +74,9 @@ class Steps(Protocol):
         execute: Execute,
         *,
         timeout_s: float = 0.0,
+        aside: Aside | None = None,
     ) -> Progress | None:
-        """Runs one batch; None where there was nothing to do in `timeout_s`."""
+        """Runs one batch; None where there was nothing to do in `timeout_s`. Attends to `aside` meanwhile."""
         ...
 
 
@@ -143,6 +147,8 @@ class SparkHost:
                 pass
         finally:
             self._stop.set()
+            if (standing := self._standing) is not None:
+                standing.stop_waiting()
             self._ended.wait(STOP_S)
             if (standing := self._standing) is not None:
                 standing.close()
@@ -155,11 +161,14 @@ class SparkHost:
         on_progress: Callable[[Progress], None],
         on_idle: Callable[[], None],
     ) -> None:
+        read_s = time.monotonic()
         try:
             while not self._stop.is_set():
+                rests = time.monotonic() - read_s >= REST_S
+                wait_s = REST_WAIT_S if rests else WAIT_S
                 try:
                     standing = self._stand()
-                    progress = driver.step(standing.execute, timeout_s=WAIT_S)
+                    progress = driver.step(standing.execute, timeout_s=wait_s, aside=standing)
                     if progress is None:
                         standing.listen()
                 except Exception as error:  # noqa: BLE001 - it must reach the user's thread
@@ -172,6 +181,8 @@ class SparkHost:
                     if standing.is_settled:
                         self._jobs = 0
                     on_progress(progress)
+                    if progress.rows:
+                        read_s = time.monotonic()
         except BaseException as error:  # noqa: BLE001 - of the callbacks
             self._failure = error
         finally:
@@ -287,6 +298,7 @@ class _Standing:
         self._interrupt: Callable[[], object] = lambda: None  # until there is a job
         host = _started(lambda: spark.host)
         self._wake, self._waker = socket.socketpair()
+        self._stopped, self._stopper = socket.socketpair()
         self._conductor = Conductor(lanes, host, self._wake, self._check, self._on_wait)
         address, secret = self._conductor.address, self._conductor.secret
 
@@ -346,6 +358,24 @@ class _Standing:
         """Hears the lanes between batches."""
         self._conductor.listen()
 
+    # -- aside, while the log is waited for ---------------------------------------------------------
+
+    def filenos(self) -> list[int]:
+        """See `Aside`: of the lanes, and of the stop."""
+        return [self._stopped.fileno(), *self._conductor.filenos()]
+
+    def attend(self) -> None:
+        """See `Aside`."""
+        self._on_wait()
+        self.listen()
+
+    def stop_waiting(self) -> None:
+        """Ends a wait for the log, now or later, once the pipeline is stopped; from another thread."""
+        with contextlib.suppress(OSError):  # these lanes are gone
+            self._stopper.send(b"!")
+
+    # -- the job ------------------------------------------------------------------------------------
+
     def close(self) -> None:
         """Stops the lanes, and Spark's job with them."""
         with self._turning:
@@ -356,8 +386,8 @@ class _Standing:
         if self._has_job and not (self.is_settled and self._over.wait(STOP_S)):
             self._end_job()
         self._conductor.close()
-        self._wake.close()
-        self._waker.close()
+        for one in (self._wake, self._waker, self._stopped, self._stopper):
+            one.close()
 
     def _end_job(self) -> None:
         """Interrupts Spark's job until it has ended: one that Spark doesn't know yet can't be interrupted."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from penstock.client.network.connection import Aside
 from penstock.engine.driver import Driver
 from penstock.engine.plan import Split
 from penstock.engine.store import Json
@@ -67,8 +68,8 @@ class Backfill(Driver):
             for partition, bound in bounds.items()
         )
 
-    def _look_for_ends(self, timeout_s: float = 0.0) -> None:
-        super()._look_for_ends(timeout_s)
+    def _look_for_ends(self, timeout_s: float = 0.0, aside: Aside | None = None) -> None:
+        super()._look_for_ends(timeout_s, aside)
         for topic, ends in self._ends.items():
             bounds = self._bounds.get(topic)
             if bounds is not None:

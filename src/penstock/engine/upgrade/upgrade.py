@@ -36,6 +36,7 @@ from typing import Final, Literal, TypeAlias
 
 import orjson
 
+from penstock.client.network.connection import Aside
 from penstock.core.time import instant_text
 from penstock.engine.driver import Progress, this_process, unfinished
 from penstock.engine.log import Log
@@ -297,12 +298,19 @@ class Upgrade:
                 rows += max(0, min(end, read[topic].get(partition, start)) - start)
         return Backfilled(rows, total, self.names)
 
-    def step(self, execute: Execute, *, timeout_s: float = 0.0) -> Progress | None:
+    def step(
+        self,
+        execute: Execute,
+        *,
+        timeout_s: float = 0.0,
+        aside: Aside | None = None,  # noqa: ARG002 - it doesn't wait for the log
+    ) -> Progress | None:
         """Does the next piece of work; None where it was no batch.
 
         Args:
             execute: runs a plan of the backfill on all lanes.
             timeout_s: how long to wait where all is done.
+            aside: what would be attended to meanwhile.
 
         Raises:
             FencedError: another process upgrades the pipeline.
