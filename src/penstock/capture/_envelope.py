@@ -10,7 +10,7 @@ a matter of each kind of database, and comes as JSON.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
@@ -34,6 +34,7 @@ __all__ = [
     "Row",
     "Values",
     "Waiting",
+    "members",
     "version_text",
 ]
 
@@ -223,6 +224,15 @@ class Envelope:
                 b'"ts_ms":%d,"ts_us":%d,"ts_ns":%d' % (now_ns // 1_000_000, now_ns // 1000, now_ns),
             ),
         )
+
+
+def members(names: Sequence[str]) -> list[bytes]:
+    """What precedes each value in the JSON of an object.
+
+    >>> members(["a", "b"])
+    [b'{"a":', b',"b":']
+    """
+    return [(b"," if i else b"{") + orjson.dumps(name) + b":" for i, name in enumerate(names)]
 
 
 def version_text() -> str:

@@ -13,14 +13,14 @@ import pyarrow as pa
 import pytest
 from tests.patience import PATIENCE_S
 
-from penstock.capture._chunked import Chunk, GoneError, Mark, Part, Rows
+from penstock.capture._chunked import Chunk, GoneError, Mark, Part, Rows, wrapped
 from penstock.capture._chunked._incremental import Changes
 from penstock.capture._chunked._queue import Chunks
 from penstock.capture._postgres._copy import split
 from penstock.capture._postgres._pgoutput import Column, Relation
 from penstock.capture._postgres._rows import Facts, Table
 from penstock.capture._postgres._snapshots import _chunks
-from penstock.capture._postgres._snapshots._blocks import rows_of, wrapped
+from penstock.capture._postgres._snapshots._blocks import rows_of
 from penstock.capture._postgres._types import Type
 from penstock.errors import CorruptError
 
@@ -47,6 +47,11 @@ def table(random_: random.Random) -> Table:
     )
 
 
+def is_utf8(data: bytes) -> bool:
+    """Whether a text is."""
+    return data.decode("utf-8", "replace").encode() == data
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_rows_in_columns_are_as_rows_one_by_one(seed) -> None:
     """Whatever values there are: NULL, escapes, marks of encodings, bytes that aren't UTF-8."""
@@ -69,6 +74,9 @@ def test_rows_in_columns_are_as_rows_one_by_one(seed) -> None:
     rows = [one.of_texts(split(line)) for line in lines]
     assert made.keys.to_pylist() == [one.key_of(row) for row in rows]
     assert made.values.to_pylist() == [one.row(row) for row in rows]
+    if is_utf8(key := split(lines[-1])[0]):
+        found = rows_of(one, b"".join(lines), (one.relation.columns[0].name,))
+        assert found.last == (key.decode(),)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -62,7 +62,7 @@ def test_rows_that_change_after_a_chunk_was_read_keep_the_newer_value(
     source = mysql_source
     source.execute("CREATE TABLE t (a INT, b VARCHAR(20), v INT, PRIMARY KEY (a, b))")
     source.execute(f"INSERT INTO t VALUES {', '.join(f'({i}, {i}, 0)' for i in range(1, 11))}")
-    topic, rows_of = source.topic("t"), _chunks._rows_of
+    topic, rows_of = source.topic("t"), _chunks.Makes.rows
 
     def late(*arguments: object) -> object:
         """The chunk was read, and isn't written until changes have been."""
@@ -72,7 +72,7 @@ def test_rows_that_change_after_a_chunk_was_read_keep_the_newer_value(
         source.follows(capture, lambda: len(source.records(topic)) == 18)
         return rows_of(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(_chunks, "_rows_of", late)
+    monkeypatch.setattr(_chunks.Makes, "rows", late)
     with source.running("t") as capture:
         source.follows(capture, lambda: capture.done.phase == "streaming")
         snapshot(source.name, ["t"], log=source.log, where="v < 100")

@@ -15,11 +15,10 @@ from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Any, Final
 
-import orjson
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from penstock.capture._chunked import Chunk, GoneError, Key, Mark, Part, Rows
+from penstock.capture._chunked import Chunk, GoneError, Key, Mark, Part, Rows, wrapped
 from penstock.capture._chunked import Reader as AnyReader
 from penstock.capture._database import TableName
 from penstock.capture._envelope import Values
@@ -27,7 +26,7 @@ from penstock.capture._mysql._binlog import Places
 from penstock.capture._mysql._columns import BINARY, Column, Definition, shape_of
 from penstock.capture._mysql._encoder import Encoder
 from penstock.capture._mysql._server import READ_S, Server, ask, quoted
-from penstock.capture._mysql._texts import Convert, converter
+from penstock.capture._mysql._snapshots import Makes, Packets, read
 from penstock.errors import UserError
 
 __all__ = ["MysqlWays", "Reader", "unordered"]
@@ -38,8 +37,6 @@ CHUNK_BYTES: Final = 16 << 20
 """Of these rows, beyond which a chunk has fewer of them."""
 LOCK_S: Final = 1
 """How long is waited for a lock of a table at a time; who comes later waits as well."""
-_FETCHED: Final = 1000
-"""Rows that are taken from the connection at a time."""
 _ALTERED, _LOCK_TIME, _TOO_MANY, _TOO_MANY_OF_USER = 1412, 1205, 1040, 1203
 _WRONG: Final = {1054, 1305}
 """Errors of a condition: a column, or a function, that there isn't."""
@@ -85,6 +82,7 @@ class MysqlWays:
     ) -> None:
         self._url, self._encoder, self._values = url, encoder, values
         self._places, self._system, self._connections = places, system, connections
+        self._scratch = np.empty(0, np.uint8)
 
     @property
     def refusals(self) -> tuple[type[Exception], ...]:
@@ -109,13 +107,29 @@ class MysqlWays:
         where = {"file": f"{self._places.base}.{file}", "pos": int(at), "row": 0}
         told = {"time_s": int(time.time()), "snapshot": "incremental", "server": 0, "gtid": None}
         head, tail = self._encoder.around(chunk.name, {**told, **where})
-        parts: list[Any] = [pa.scalar(one, pa.binary()) for one in (head, tail, b"")]
-        made: pa.Array[Any] = pc.binary_join_element_wise(parts[0], values, *parts[1:])
+        made, self._scratch = wrapped(values, head, tail, self._scratch)
         return made
 
 
 class _RefusedError(UserError):
     """A table can't be read, and it is said why."""
+
+
+@contextlib.contextmanager
+def _refusing() -> Generator[None]:
+    """A condition that is wrong isn't one that passes.
+
+    Raises:
+        UserError: it is wrong.
+    """
+    from pymysql import err
+
+    try:
+        yield
+    except err.OperationalError as error:
+        if error.args[0] not in _WRONG:
+            raise
+        raise _RefusedError(str(error.args[-1])) from None
 
 
 class Reader:
@@ -209,44 +223,35 @@ class Reader:
         self, name: TableName, definition: Definition, part: Part, between: tuple[Key, Key]
     ) -> tuple[Rows | None, bool]:
         """The rows behind a key, up to another one; whether there are more than a chunk may have."""
-        from pymysql.cursors import SSCursor
-
         columns = ", ".join(quoted(one.name) for one in definition.columns)
         order = ", ".join(quoted(one) for one in definition.key)
         source = self._from(name, part, self._between(definition, *between))
         query = f"SELECT {columns} {source} ORDER BY {order} LIMIT {2 * CHUNK_ROWS}"
-        rows: list[tuple[Any, ...]] = []
-        size = 0
-        cursor = self._connection().cursor(SSCursor)
-        self._execute(cursor, query)
-        while size <= CHUNK_BYTES and (some := cursor.fetchmany(_FETCHED)):
-            rows += some
-            size += sum(len(one) for row in some for one in row if one is not None)
-        is_cut = size > CHUNK_BYTES or len(rows) == 2 * CHUNK_ROWS
-        if size > CHUNK_BYTES:
-            self._server.close()  # the rest would be read to its end
-        else:
-            cursor.close()
-        return (_rows_of(definition, self._values, rows) if rows else None), is_cut
+        makes = Makes(definition, self._values)
+        found: list[Rows] = []
+        size = count = 0
+        for packets in self._packets(query):
+            found.append(makes.rows(packets))
+            size += len(packets.data)
+            count += packets.rows
+            if size > CHUNK_BYTES:
+                self._server.close()  # the rest would be read to its end
+                break
+        is_cut = size > CHUNK_BYTES or count == 2 * CHUNK_ROWS
+        return _together(found) if found else None, is_cut
 
     def _keys(
         self, name: TableName, definition: Definition, part: Part, conditions: list[str], rest: str
     ) -> list[Key]:
         columns = ", ".join(quoted(one) for one in definition.key)
         with self._connection().cursor() as cursor:
-            self._execute(cursor, f"SELECT {columns} {self._from(name, part, conditions)} {rest}")
+            with _refusing():
+                cursor.execute(f"SELECT {columns} {self._from(name, part, conditions)} {rest}")
             return [tuple(_text(one) for one in row) for row in cursor.fetchall()]
 
-    @staticmethod
-    def _execute(cursor: Any, query: str) -> None:
-        from pymysql import err
-
-        try:
-            cursor.execute(query)
-        except err.OperationalError as error:
-            if error.args[0] not in _WRONG:
-                raise
-            raise _RefusedError(str(error.args[-1])) from None
+    def _packets(self, query: str) -> Generator[Packets]:
+        with _refusing():
+            yield from read(self._connection(), query, 2 * CHUNK_ROWS, CHUNK_BYTES)
 
     def _defined(self, part: Part) -> tuple[TableName, Definition]:
         """A table as it is now.
@@ -341,32 +346,12 @@ class Reader:
         self._locks.close()
 
 
-def _rows_of(definition: Definition, values: Values, rows: list[tuple[Any, ...]]) -> Rows:
-    """Rows as JSON, a column at a time."""
-    names = [one.name for one in definition.columns]
-    columns = [
-        _column(converter(one, values), texts)
-        for one, texts in zip(definition.columns, zip(*rows, strict=True), strict=True)
-    ]
-    places = [names.index(one) for one in definition.key]
-    dumps, keys = orjson.dumps, [columns[i] for i in places]
-    return Rows(
-        pa.array(
-            [dumps(dict(zip(definition.key, row, strict=True))) for row in zip(*keys, strict=True)],
-            pa.binary(),
-        ),
-        pa.array(
-            [dumps(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)],
-            pa.binary(),
-        ),
-        tuple(_text(rows[-1][i]) for i in places),
-    )
-
-
-def _column(convert: Convert, texts: tuple[Any, ...]) -> list[Any]:
-    if None in texts:
-        return [None if one is None else convert(one) for one in texts]
-    return list(map(convert, texts))
+def _together(found: list[Rows]) -> Rows:
+    """Rows that follow each other."""
+    if len(found) == 1:
+        return found[0]
+    keys, values = [one.keys for one in found], [one.values for one in found]
+    return Rows(pa.concat_arrays(keys), pa.concat_arrays(values), found[-1].last)
 
 
 def _text(value: Any) -> str:

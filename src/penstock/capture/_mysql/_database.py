@@ -245,6 +245,6 @@ class _Snapshot:
                         name: None if value is None else convert(value)
                         for (name, convert), value in zip(columns, row, strict=True)
                     }
-            except GeneratorExit:  # closing the cursor would read all rows that are left
+            except BaseException:  # closing the cursor would read all rows that are left
                 cursor._result.unbuffered_active, cursor.connection = False, None  # noqa: SLF001
                 raise

@@ -11,7 +11,7 @@ from penstock.capture._mysql import _times
 from penstock.capture._mysql._columns import BINARY, Column
 from penstock.capture._mysql._rows import bits_of, geometry
 
-__all__ = ["Convert", "converter"]
+__all__ = ["Convert", "as_base64", "as_text", "as_wrapped", "converter"]
 
 Convert: TypeAlias = Callable[[Any], Any]
 _INTEGERS = {"tinyint", "smallint", "mediumint", "int", "bigint", "year"}
@@ -25,7 +25,7 @@ def converter(column: Column, values: Values) -> Convert:
     """What makes JSON of a column's texts, or bytes."""
     kind, digits, precise = column.kind, column.digits, values == "precise"
     if kind == "bigint" and column.unsigned:
-        return _wrapped if precise else _text
+        return as_wrapped if precise else as_text
     if kind in _INTEGERS:
         return int
     if kind in {"float", "double"}:
@@ -46,19 +46,22 @@ def converter(column: Column, values: Values) -> Convert:
         return lambda data: bits(int.from_bytes(data, "big"))
     if kind in _GEOMETRIES:
         return lambda data: geometry(data, is_point=kind == "point")
-    return _base64 if column.codec == BINARY else _text
+    return as_base64 if column.codec == BINARY else as_text
 
 
-def _wrapped(text: str) -> int:
+def as_wrapped(text: str) -> int:
+    """A number of 64 bits without a sign, as one with a sign."""
     number = int(text)
     return number - (1 << 64) if number >= 1 << 63 else number
 
 
-def _text(text: Any) -> str:
+def as_text(text: Any) -> str:
+    """A text, also one that came as bytes."""
     return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)
 
 
-def _base64(data: Any) -> str:
+def as_base64(data: Any) -> str:
+    """Bytes as base64; a text as it is."""
     if isinstance(data, str):  # a UUID or an address, which the server sends as text
         return data
     return base64.b64encode(data).decode()

@@ -16,10 +16,11 @@ from typing import Any, Final, TypeAlias
 
 import orjson
 
+from penstock.capture._envelope import members
 from penstock.capture._postgres._pgoutput import Relation
 from penstock.capture._postgres._types import Type, Types, converter, placeholder, zero
 
-__all__ = ["NULL", "Facts", "Fragments", "Table", "Texts", "fragment", "key_columns", "members"]
+__all__ = ["NULL", "Facts", "Fragments", "Table", "Texts", "fragment", "key_columns"]
 
 NULL: Final = b"null"
 Fragments: TypeAlias = tuple[bytes, ...]
@@ -155,15 +156,6 @@ def fragment(convert: Callable[[bytes], Any], text: bytes) -> bytes:
 def _template(names: Sequence[str]) -> bytes:
     """JSON of an object whose values are filled in."""
     return b"".join(one.replace(b"%", b"%%") + b"%b" for one in members(names)) + b"}"
-
-
-def members(names: Sequence[str]) -> list[bytes]:
-    """What precedes each value in the JSON of an object.
-
-    >>> members(["a", "b"])
-    [b'{"a":', b',"b":']
-    """
-    return [(b"," if i else b"{") + orjson.dumps(name) + b":" for i, name in enumerate(names)]
 
 
 def _joiner(names: Sequence[str]) -> Callable[[Fragments], bytes]:

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.capture._envelope import Block, Values
+from penstock.capture._envelope import Block, Values, members
 from penstock.capture._postgres._pgoutput import Begin
 from penstock.capture._postgres._plain import _kernels as kernels
-from penstock.capture._postgres._rows import Table, members
+from penstock.capture._postgres._rows import Table
 from penstock.capture._postgres._types import Type, Types, converter
 
 __all__ = ["Changes", "Place", "Taken"]

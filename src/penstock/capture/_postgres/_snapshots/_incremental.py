@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.capture._chunked import Chunk
+from penstock.capture._chunked import Chunk, wrapped
 from penstock.capture._chunked import Reader as AnyReader
 from penstock.capture._envelope import Values
 from penstock.capture._postgres._encoder import Encoder
 from penstock.capture._postgres._server import Server
-from penstock.capture._postgres._snapshots._blocks import wrapped
 from penstock.capture._postgres._snapshots._chunks import Reader
 
 __all__ = ["PostgresWays"]

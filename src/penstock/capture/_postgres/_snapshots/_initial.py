@@ -18,6 +18,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 
+from penstock.capture._chunked import wrapped
 from penstock.capture._database import TableName, spelled
 from penstock.capture._envelope import Record, Records, Values
 from penstock.capture._postgres._copy import quoted, split
@@ -26,7 +27,7 @@ from penstock.capture._postgres._outbox import Router
 from penstock.capture._postgres._pgoutput import lsn_number
 from penstock.capture._postgres._rows import Table, Texts
 from penstock.capture._postgres._server import Server
-from penstock.capture._postgres._snapshots._blocks import rows_of, wrapped
+from penstock.capture._postgres._snapshots._blocks import rows_of
 from penstock.capture._snapshots import Progress, marked
 
 __all__ = ["Snapshot"]
