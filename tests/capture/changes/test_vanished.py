@@ -36,11 +36,11 @@ def kind(request, monkeypatch) -> str:
     """A kind of database; its servers are given up soon."""
     monkeypatch.setattr(_capture, "BACKOFF_S", (0.1, 0.2))
     monkeypatch.setattr(mysql_server_module, "HEARTBEAT_S", 1)
-    monkeypatch.setattr(mysql_server_module, "SILENCE_S", 4.0)
-    monkeypatch.setattr(mysql_stream, "SILENCE_S", 4.0)
-    monkeypatch.setattr(postgres_server, "ANSWER_S", 4.0)
+    monkeypatch.setattr(mysql_server_module, "SILENCE_S", 10.0)
+    monkeypatch.setattr(mysql_stream, "SILENCE_S", 10.0)
+    monkeypatch.setattr(postgres_server, "ANSWER_S", 10.0)
     monkeypatch.setattr(postgres_stream, "STATUS_S", 0.5)
-    monkeypatch.setattr(postgres_stream, "SILENCE_S", 4.0)
+    monkeypatch.setattr(postgres_stream, "SILENCE_S", 10.0)
     return str(request.param)
 
 
@@ -63,9 +63,10 @@ def test_a_capture_goes_on_after_its_server_has_vanished(kind, request) -> None:
 def test_a_question_to_a_server_that_has_vanished_ends(mysql_source, monkeypatch) -> None:
     """It says what it has waited for; so does one that is logged in to."""
     with Address(mysql_source.server.port) as address:
-        server = Server(Behind(address, "mysql").url(mysql_source.database), answer_s=1.0)
+        server = Server(Behind(address, "mysql").url(mysql_source.database))
         assert server.system == f"7/{mysql_source.database}"
         address.vanish()
+        server.sql._read_timeout = 1.0  # from here on: nothing answers, however long it takes
         with pytest.raises(ConnectionError, match="to answer within 1 s; found that it says"):
             server.position()
         assert not server.is_connected
