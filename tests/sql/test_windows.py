@@ -206,3 +206,59 @@ def test_what_is_made_of_streams_without_a_column_of_time_has_none() -> None:
     assert run.view("contacted").rows() == [{"window_start": at, "n": 3}]
     for name in ("read", "made", "cut"):
         assert run.view(name).rows() == [{"window_start": at, "n": 2, "met": 1}]
+
+
+UNITED = """
+    CREATE STREAM a (k STRING, at TIMESTAMP, other TIMESTAMP, WATERMARK FOR at);
+    CREATE STREAM b (who STRING, seen TIMESTAMP, WATERMARK FOR seen);
+    CREATE VIEW v AS SELECT k, at, other FROM a UNION ALL SELECT who, seen, seen FROM b;
+    CREATE VIEW w AS SELECT k, other AS at FROM a UNION ALL SELECT who, seen FROM b;
+"""
+
+
+def test_windows_over_united_streams() -> None:
+    """Their time is the column that has the event time of each of them; it also bounds joins."""
+    app = SqlFlow("shop")
+    app.sql(f"""{UNITED}
+        CREATE STREAM c (k STRING, day TIMESTAMP, WATERMARK FOR day);
+        CREATE MATERIALIZED VIEW counted AS SELECT window_start, count(*) AS n
+          FROM TUMBLE(v, at, INTERVAL 1 MINUTE) GROUP BY window_start;
+        CREATE MATERIALIZED VIEW slid AS SELECT k, window_end, count(*) AS n
+          FROM SLIDE(v, at, INTERVAL 1 MINUTE) GROUP BY k, window_end;
+        CREATE MATERIALIZED VIEW joined AS SELECT v.k, c.day FROM v JOIN c
+          ON v.k = c.k AND c.day BETWEEN v.at - INTERVAL 1 MINUTE AND v.at;
+    """)
+    run = ps.testing.run(app)
+    for second in (0, 30, 70):
+        at = (START + timedelta(seconds=second)).isoformat()
+        run.send("a", k="x", at=at, other=START.isoformat())
+        run.send("b", who="x", seen=at)
+        run.send("c", k="x", day=at)
+    run.settle()
+    assert [one["n"] for one in run.view("counted").rows()] == [4, 2]
+    assert {one["window_end"].second: one["n"] for one in run.view("slid").rows()} == {0: 2, 30: 4}
+    days = Counter(one["day"].second for one in run.view("joined").rows())
+    assert days == {0: 4, 30: 4, 10: 2}
+
+
+@pytest.mark.parametrize(
+    ("windows", "said"),
+    [
+        (
+            "TUMBLE(v, other, INTERVAL 1 MINUTE)",
+            "event time of 'v' in TUMBLE(…), 'at'; found 'other'",
+        ),
+        (
+            "HOP(w, at, INTERVAL 1 MINUTE, INTERVAL 2 MINUTE)",
+            "that of each of its streams; found 'at'",
+        ),
+        ("SLIDE(w, at, INTERVAL 1 MINUTE)", "that of each of its streams; found 'at'"),
+    ],
+)
+def test_another_column_of_united_streams_is_refused(windows: str, said: str) -> None:
+    """As it is of a stream that was read."""
+    app = SqlFlow("shop")
+    app.sql(UNITED)
+    with pytest.raises(PenstockError, match="expected") as error:
+        app.sql(f"CREATE VIEW x AS SELECT window_end FROM {windows} GROUP BY window_end")
+    assert said in str(error.value)

@@ -136,7 +136,9 @@ def _time(times: list[exp.Expr], named: Named, stream: str, function: str) -> st
         )
     if known != column and (known is not None or is_read(node)):
         told = repr(known)
-        if known is None:
+        if known is None and len({one.column for one in below}) > 1:
+            told = "a column with that of each of its streams"
+        elif known is None:
             told = as_read or "which WATERMARK FOR declares, or none for the records' timestamps"
         raise SchemaError(
             f"expected the event time of {stream!r} in {function}(…), {told}; found {time.name!r}"

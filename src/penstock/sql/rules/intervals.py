@@ -15,7 +15,7 @@ from sqlglot import exp
 
 from penstock.core.time import duration_us
 from penstock.errors import UserError
-from penstock.flow.graph import Node, RowStep, Source, Stateful, retracts
+from penstock.flow.graph import Node, RowStep, Source, Stateful, Union, retracts
 from penstock.flow.interval_join import WITHIN_MAX_US
 from penstock.flow.times import EventTime
 from penstock.ops.rows import Select, Where
@@ -70,7 +70,9 @@ def apart(conditions: Sequence[exp.Expr], left: Scope, right: Scope) -> Apart | 
 
 
 def event_time_column(node: Node) -> str | None:
-    """The column of a stream that is its event time; None where it has none."""
+    """The column of a stream that is its event time; None where it has none, or streams that it unites have
+    theirs in different ones.
+    """
     match node:
         case Source(time=time, changelog=None) if not time.processing and time.sent is None:
             return time.column
@@ -80,6 +82,9 @@ def event_time_column(node: Node) -> str | None:
             above = event_time_column(parent)
             same = {above, quoted(above)} if above is not None else set()
             return next((name for name, e in columns if e.text in same), None)
+        case Union(inputs=inputs):
+            found = {event_time_column(one) for one in inputs}
+            return found.pop() if len(found) == 1 else None
         case _:
             return None
 
@@ -91,6 +96,8 @@ def is_read(node: Node) -> bool:
             return not time.processing and time.sent is None
         case RowStep(parent=parent, operator=Where() | Select()):
             return is_read(parent)
+        case Union(inputs=inputs):
+            return all(is_read(one) for one in inputs)
         case _:
             return False
 
