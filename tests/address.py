@@ -51,7 +51,11 @@ class Address:
         with contextlib.suppress(OSError):
             while True:
                 near, _ = self._listener.accept()
-                far = socket.create_connection(("127.0.0.1", self.port_behind))
+                try:
+                    far = socket.create_connection(("127.0.0.1", self.port_behind))
+                except OSError:  # nothing is there now
+                    near.close()
+                    continue
                 self._ends += [near, far]
                 self._count += 1
                 self._begin(self._pass_on, near, far, self._count)
@@ -62,5 +66,6 @@ class Address:
             while data := source.recv(1 << 16):
                 if number > self._silent:
                     sink.sendall(data)
-            if number > self._silent:
+        if number > self._silent:
+            with contextlib.suppress(OSError):  # also where the other end has reset the connection
                 sink.shutdown(socket.SHUT_RDWR)

@@ -38,15 +38,25 @@ _AS: dict[str, Any] = {"user": "nobody"} if os.geteuid() == 0 else {}  # it refu
 
 
 class Postgres:
-    """A server that can be killed and started again."""
+    """A server that can be killed and started again.
 
-    def __init__(self, version: int = 18, **settings: str) -> None:
+    Args:
+        version: PostgreSQL's.
+        leader: the server that it follows as a standby, with its settings, by a slot called `standby`; None:
+            it is a new one.
+        settings: of postgresql.conf.
+    """
+
+    def __init__(self, version: int = 18, leader: Postgres | None = None, **settings: str) -> None:
         self.programs = PROGRAMS[version]
         self._folder = Path(tempfile.mkdtemp(prefix="penstock-postgres-"))
         self._data = self._folder / "data"
         if _AS:
             shutil.chown(self._folder, _AS["user"])
-        self._run("initdb", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
+        if leader is None:
+            self._run("initdb", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
+        else:
+            self._copy(leader)
         self.port = free_port()
         told = {"wal_level": "logical", "max_wal_senders": "20", "max_replication_slots": "20"}
         told |= {"port": str(self.port), "listen_addresses": "127.0.0.1"}
@@ -59,6 +69,17 @@ class Postgres:
     def _run(self, program: str, *arguments: str) -> None:
         command = [self.programs / program, "-D", self._data, *arguments]
         subprocess.run(command, check=True, capture_output=True, cwd=self._folder, **_AS)
+
+    def _copy(self, leader: Postgres) -> None:
+        """Copies a server that runs."""
+        where = f"host=127.0.0.1 port={leader.port} user=postgres dbname=postgres"
+        # Following begins at the slot, which is there before the copy.
+        self._run("pg_basebackup", "-d", where, "-R", "-C", "-S", "standby", "-c", "fast", "-N")
+
+    def promote(self) -> None:
+        """Makes a standby one that takes writes."""
+        self.execute("SELECT pg_promote(false)")
+        wait_until(lambda: self.rows("SELECT pg_is_in_recovery()") == [(False,)], "the promotion")
 
     def start(self) -> None:
         """Starts it, and waits until it takes connections."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.capture._postgres._copy import parse_tables
 from penstock.capture._postgres._rows import key_columns
-from penstock.capture._postgres._server import Server, parse_tables
+from penstock.capture._postgres._server import Server
 from penstock.capture._postgres._types import Type
 from penstock.core.schema import DECIMAL_DIGITS_MAX, Schema
 from penstock.errors import UserError

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any, Final
 
-__all__ = ["quoted", "split", "unescaped"]
+from penstock.errors import UserError
+
+__all__ = ["parse_tables", "quoted", "split", "unescaped"]
 
 _ESCAPE: Final = re.compile(rb"\\(.)", re.DOTALL)
 _ESCAPED: Final = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
@@ -41,3 +44,23 @@ def quoted(name: str) -> str:
     '"a""b"'
     """
     return '"' + name.replace('"', '""') + '"'
+
+
+def parse_tables(tables: Iterable[str]) -> list[str]:
+    """Patterns of tables, `schema.table` with `*` for anything; `public` where no schema is said.
+
+    Raises:
+        UserError: there is none, or one isn't such.
+    """
+    made = []
+    for one in tables:
+        for part in one.split(","):
+            text = part.strip()
+            if not text:
+                continue
+            if text.count(".") > 1:
+                raise UserError(f"expected tables such as 'public.users'; found {text!r}")
+            made.append(text if "." in text else f"public.{text}")
+    if not made:
+        raise UserError("expected at least one table, such as 'public.users'; found none")
+    return made

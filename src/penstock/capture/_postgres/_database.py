@@ -10,10 +10,11 @@ from typing import Any, Final
 
 from penstock.capture._database import Settings, TableName, spelled
 from penstock.capture._output import Output
+from penstock.capture._postgres._copy import parse_tables
 from penstock.capture._postgres._encoder import Encoder
 from penstock.capture._postgres._pgoutput import lsn_text
 from penstock.capture._postgres._rows import key_columns
-from penstock.capture._postgres._server import Server, parse_tables
+from penstock.capture._postgres._server import Server
 from penstock.capture._postgres._snapshots import Snapshot, slot_name
 from penstock.capture._postgres._stream import Extras, Stream
 from penstock.capture._progress import State
@@ -72,13 +73,20 @@ class PostgresDatabase:
             options = self._settings.options
             self._slot = options.get("slot", state.details["slot"])
             self._publication = options.get("publication", state.details["publication"])
+        if state is not None:
+            self._check_log(state)
         self._check_slot(state, end)
         self._progress = Progress.of({} if state is None else state.details)
         some = [*tables]
         self._check_publication(state, some)
         self._server.publish(self._publication, some)
         number = self._server.publication(self._publication)
-        return {"slot": self._slot, "publication": self._publication, "published_as": number}
+        return {
+            "slot": self._slot,
+            "publication": self._publication,
+            "published_as": number,
+            "timeline": self._server.place.timeline,
+        }
 
     def _check_publication(self, state: State | None, tables: Iterable[TableName]) -> None:
         """Makes sure that the publication has had all tables since they were captured.
@@ -103,6 +111,31 @@ class PostgresDatabase:
                     f"capture drop {self._settings.name}"
                 )
 
+    def _check_log(self, state: State) -> None:
+        """Makes sure that the server has the log that was captured.
+
+        Positions of another log are the same numbers: the server would pass over its own changes up to there.
+
+        Raises:
+            SetupError: it doesn't have all of it.
+        """
+        server, timeline = self._server, state.details.get("timeline")
+        if timeline is None:  # an earlier version has stored it
+            return
+        captured = max(state.position, *(one.since for one in state.tables.values()), 0)
+        end = server.end_of(timeline)
+        if end is not None and captured <= end:
+            return
+        has = "another log" if end is None else f"that it has this log up to {lsn_text(end)}"
+        raise SetupError(
+            f"expected the log of timeline {timeline} up to {lsn_text(captured)} at {server.name}, which "
+            f"this capture has read; found {has}: a standby was promoted that didn't have all, or an older "
+            "copy was restored. The topics have changes that the database lacks. Go back to the server "
+            "before, or start again with a new snapshot: penstock capture drop "
+            f"{self._settings.name}. Before the next failover, name the standbys' slots in "
+            "synchronized_standby_slots (PostgreSQL 17)"
+        )
+
     def _check_slot(self, state: State | None, end: Callable[[float], bool]) -> None:
         """Makes the slot be there, and ours.
 
@@ -110,6 +143,7 @@ class PostgresDatabase:
             SetupError: changes were lost.
         """
         server, name = self._server, self._slot
+        timeline = server.place.timeline
         lost = (
             "Changes between were lost. Start again with a new snapshot: penstock capture drop "
             f"{self._settings.name}"
@@ -117,16 +151,22 @@ class PostgresDatabase:
         slot = server.slot(name)
         if slot is None:
             if state is not None:
+                why = ""
+                if state.details.get("timeline", timeline) != timeline:
+                    why = (
+                        ": the server was promoted, and as a standby it hadn't synchronized the slot "
+                        "(sync_replication_slots, PostgreSQL 17 or newer)"
+                    )
                 raise SetupError(
                     f"expected the slot {name!r} at {server.name}, where this capture stopped at "
-                    f"{lsn_text(state.position)}; found none. {lost}"
+                    f"{lsn_text(state.position)}; found none{why}. {lost}"
                 )
             server.create_slot(name)
             return
         if slot.wal_status == "lost":
             raise SetupError(
                 f"expected the slot {name!r} to have kept the server's log; found that the server "
-                f"has let go of it (max_slot_wal_keep_size). {lost}"
+                f"has let go of it ({slot.reason or 'max_slot_wal_keep_size'}). {lost}"
             )
         if state is not None and state.position and slot.confirmed > state.position:
             raise SetupError(

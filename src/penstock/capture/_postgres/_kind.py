@@ -9,10 +9,10 @@ from typing import Final
 
 from penstock.capture._database import Condition, Kind
 from penstock.capture._postgres._columns import describe
-from penstock.capture._postgres._copy import quoted
+from penstock.capture._postgres._copy import parse_tables, quoted
 from penstock.capture._postgres._database import PostgresDatabase, own_name
 from penstock.capture._postgres._pgoutput import lsn_number, lsn_text
-from penstock.capture._postgres._server import Server, parse_tables
+from penstock.capture._postgres._server import Server
 from penstock.capture._progress import State
 from penstock.core.databases import described, psycopg_module
 from penstock.errors import UserError

@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 import orjson
 
 from penstock.capture._envelope import Headers
-from penstock.capture._postgres._copy import quoted
+from penstock.capture._postgres._copy import parse_tables, quoted
 from penstock.capture._postgres._rows import NULL, Fragments, Table
-from penstock.capture._postgres._server import Server, parse_tables
+from penstock.capture._postgres._server import Server
 from penstock.errors import SetupError
 
 __all__ = ["Event", "Router", "outbox"]

@@ -18,6 +18,7 @@ from typing import Any, Final
 from penstock.capture._database import TableName
 from penstock.capture._postgres._connect import members
 from penstock.capture._postgres._pgoutput import Column, Relation, lsn_number, lsn_text
+from penstock.capture._postgres._place import PLACE, Place, left_at, place_of
 from penstock.capture._postgres._rows import Facts
 from penstock.capture._postgres._types import Type
 from penstock.capture._schemas import Column as SchemaColumn
@@ -25,7 +26,7 @@ from penstock.capture._schemas import Shape
 from penstock.core.databases import described, keepalives, psycopg_module, tls_error
 from penstock.errors import SetupError, UserError
 
-__all__ = ["Server", "has_no_room", "parse_tables"]
+__all__ = ["Server", "has_no_room"]
 
 ANSWER_S: Final = 120.0
 """How long the catalog's answer may take. A server that has vanished is noticed by TCP, before."""
@@ -50,30 +51,10 @@ _LITERAL: Final = re.compile(
 _log = logging.getLogger(__name__)
 
 
-def parse_tables(tables: Iterable[str]) -> list[str]:
-    """Patterns of tables, `schema.table` with `*` for anything; `public` where no schema is said.
-
-    Raises:
-        UserError: there is none, or one isn't such.
-    """
-    made = []
-    for one in tables:
-        for part in one.split(","):
-            text = part.strip()
-            if not text:
-                continue
-            if text.count(".") > 1:
-                raise UserError(f"expected tables such as 'public.users'; found {text!r}")
-            made.append(text if "." in text else f"public.{text}")
-    if not made:
-        raise UserError("expected at least one table, such as 'public.users'; found none")
-    return made
-
-
 @dataclass(frozen=True)
 class Slot:
     """What the server says about a replication slot; bytes of its log that aren't confirmed, that may be
-    written before it is lost, and that are kept for it.
+    written before it is lost, and that are kept for it; why it can't be used, where the server says so.
     """
 
     confirmed: int
@@ -83,6 +64,7 @@ class Slot:
     lag_bytes: int
     safe_bytes: int | None
     kept_bytes: int
+    reason: str
 
 
 class Server:
@@ -91,14 +73,19 @@ class Server:
     Args:
         url: `postgresql://user@host:port/database`, or libpq's `key=value` text. What it doesn't say libpq
             takes from the environment (PGPASSWORD, PGPASSFILE, …) and from `~/.pgpass`.
+        place: the server that the address must lead to; None: whichever it leads to.
     """
 
-    def __init__(self, url: str) -> None:
-        self._psycopg = psycopg_module()
+    def __init__(self, url: str, place: Place | None = None) -> None:
+        self._psycopg, self._place = psycopg_module(), place
         self.url, self.name = url, described(url)
         self._sql: Any = None
         self._replication: Any = None
         self._known: dict[tuple[int, int], Type] = {}
+
+    def another(self) -> Server:
+        """Other connections, to the same server only."""
+        return Server(self.url, self._place)
 
     def close(self) -> None:
         """Closes the connections."""
@@ -126,10 +113,11 @@ class Server:
 
         Raises:
             SetupError: the server refuses it; what passes, such as a server that starts, is left as it is.
+            ConnectionError: the address leads to another server than the one that was checked.
         """
         extra: dict[str, Any] = {"replication": "database"} if replication else {}
         try:
-            return self._psycopg.connect(
+            made = self._psycopg.connect(
                 self.url,
                 autocommit=True,
                 options=SETTINGS,
@@ -151,6 +139,13 @@ class Server:
             if "replication" in text and "permission denied" in text:
                 raise SetupError(self._no_replication()) from None
             raise
+        if self._place is not None and (found := place_of(made)) != self._place:
+            made.close()
+            raise ConnectionError(
+                f"{self.name} leads to another server: expected timeline {self._place.timeline} of "
+                f"{self._place.system}; found {found.timeline} of {found.system}"
+            )
+        return made
 
     @property
     def sql(self) -> Any:
@@ -200,7 +195,15 @@ class Server:
 
         Raises:
             SetupError: it can't; the message has the SQL that changes that.
+            ConnectionError: it is a standby, which may take over soon.
         """
+        place = Place(*self.ask(PLACE)[0])
+        if not place.timeline:
+            raise ConnectionError(
+                f"expected a server that takes writes at {self.name}; found a standby. The capture goes on "
+                "once it is promoted, or the address leads to the primary"
+            )
+        self._place = place
         version = self.sql.info.server_version
         if version < VERSION_MIN:
             raise SetupError(
@@ -229,12 +232,23 @@ class Server:
         )
 
     @property
+    def place(self) -> Place:
+        """Which server it is, once it was checked; all connections lead there."""
+        assert self._place is not None, "a server that wasn't checked"
+        return self._place
+
+    @property
     def system(self) -> str:
-        """Which cluster and database it is: the same again after a restart, another one elsewhere."""
-        [(system, database)] = self.ask(
-            "SELECT system_identifier::text, current_database() FROM pg_control_system()"
-        )
-        return f"{system}/{database}"
+        """Which cluster and database it is: the same after a restart or a failover, another one elsewhere."""
+        return f"{self.place.system}/{self.database}"
+
+    def end_of(self, timeline: int) -> int | None:
+        """Up to where the server has the log of a timeline; None: it comes from another one."""
+        if timeline == self.place.timeline:
+            [(end,)] = self.ask("SELECT (pg_current_wal_flush_lsn() - '0/0')::bigint")
+            return int(end)
+        history = self.replication.execute(f"TIMELINE_HISTORY {self.place.timeline}")
+        return left_at(history.pgresult.get_value(0, 1), timeline)
 
     @property
     def database(self) -> str:
@@ -460,10 +474,13 @@ class Server:
         Raises:
             SetupError: it is no logical one of this database, with pgoutput.
         """
+        reason = "''"
+        if self.sql.info.server_version >= FAILOVER_MIN:
+            reason = "coalesce(invalidation_reason, '')"
         found = self.ask(
             "SELECT confirmed_flush_lsn::text, active, active_pid, coalesce(wal_status, ''), "
             "pg_wal_lsn_diff(here, confirmed_flush_lsn)::bigint, safe_wal_size, "
-            "pg_wal_lsn_diff(here, restart_lsn)::bigint, plugin, database, current_database() "
+            f"pg_wal_lsn_diff(here, restart_lsn)::bigint, {reason}, plugin, database, current_database() "
             "FROM pg_replication_slots, (SELECT CASE WHEN pg_is_in_recovery() THEN "
             "pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END AS here) now "
             "WHERE slot_name = %s",
@@ -471,13 +488,14 @@ class Server:
         )
         if not found:
             return None
-        confirmed, active, pid, status, lag, safe, kept, plugin, database, here = found[0]
+        confirmed, active, pid, status, lag, safe, kept, why, plugin, database, here = found[0]
         if (plugin, database) != ("pgoutput", here):
             raise SetupError(
                 f"expected the slot {name!r} to be of pgoutput and of the database {here!r}; found "
                 f"{plugin!r} and {database!r}. Name another slot"
             )
-        return Slot(lsn_number(confirmed or "0/0"), active, pid, status, lag or 0, safe, kept or 0)
+        at = lsn_number(confirmed or "0/0")
+        return Slot(at, active, pid, status, lag or 0, safe, kept or 0, why)
 
     def create_slot(self, name: str) -> int:
         """Creates a slot, which then keeps the server's log for us; its position."""

@@ -124,7 +124,7 @@ class Stream:
         self._output, self._extras = output, extras
         self._put = output.put
         connections = settings.options.get("snapshot_connections", CONNECTIONS)
-        ways = PostgresWays(server.url, encoder, values, connections)
+        ways = PostgresWays(server, encoder, values, connections)
         self._incremental = Incremental(output, ways, self.confirm)
         self._tables: dict[int, _Watch | None] = {}
         self._reported: set[tuple[int, str]] = set()  # columns whose placeholders were reported

@@ -22,14 +22,14 @@ class PostgresWays:
     """See `penstock.capture._chunked.Ways`.
 
     Args:
-        url: of the database.
+        server: of the database; others are connected to as it is.
         encoder: makes records.
         values: how they are written.
         connections: that read at a time.
     """
 
-    def __init__(self, url: str, encoder: Encoder, values: Values, connections: int) -> None:
-        self._url, self._encoder, self._values = url, encoder, values
+    def __init__(self, server: Server, encoder: Encoder, values: Values, connections: int) -> None:
+        self._server, self._encoder, self._values = server, encoder, values
         self._connections = connections
         self._scratch = np.empty(0, np.uint8)
 
@@ -42,7 +42,7 @@ class PostgresWays:
 
     def readers(self) -> list[AnyReader]:
         """One for each connection."""
-        return [Reader(Server(self._url), self._values) for _ in range(self._connections)]
+        return [Reader(self._server.another(), self._values) for _ in range(self._connections)]
 
     def wrapped(self, chunk: Chunk, values: pa.Array[Any], position: int) -> pa.Array[Any]:
         """Rows as values of records."""

@@ -67,7 +67,7 @@ class Snapshot:
     ) -> None:
         self._outbox, self._scratch = outbox, np.empty(0, np.uint8)
         self._encoder, self._values, self._progress = encoder, values, progress
-        self._server = Server(server.url)
+        self._server = server.another()
         replication = server.connect(replication=True)
         try:
             row = replication.execute(
