@@ -10,13 +10,16 @@ insert a transaction. One after the other, on the same cores:
   is counted from its first change, so without its start; and once more for the second half alone, when its
   code is compiled;
 - latency: pgbench at a fixed rate. A consumer (confluent-kafka, read_committed) subtracts the time of the
-  commit, which is in the record, from its clock.
+  commit, which is in the record, from its clock. Commit to log is of the same records, without the consumer:
+  until the capture has the broker's answer. Penstock's is that to the end of its transaction, when all is on
+  the disk; Debezium's is that to the record (acks=all).
 
 Debezium's engine (`peers/fetch.py debezium`) hands its records to a Kafka producer that sends them to the
 same broker, at least once; Penstock writes them in transactions, exactly once.
 """
 
 import argparse
+import bisect
 import contextlib
 import json
 import os
@@ -36,7 +39,8 @@ from tests.databases import Postgres, postgres
 from common.load_tools import say
 from peers import cache
 from penstock.broker.process import BrokerProcess
-from penstock.capture import Capture
+from penstock.capture import Capture, Captured
+from penstock.client import Client, Reader
 
 HERE = Path(__file__).parent
 RATE = 200  # transactions per second, where latency is measured
@@ -93,20 +97,43 @@ def our_backlog(server: Postgres, log: str) -> float:
 
 
 @contextlib.contextmanager
-def our_stream(server: Postgres, log: str) -> Iterator[str]:
-    """Captures meanwhile; what topics begin with."""
+def our_stream(server: Postgres, log: str, waits: list[float]) -> Iterator[str]:
+    """Captures meanwhile; what topics begin with. Adds the milliseconds from commits to the log's answers."""
     capture = our_capture(server, log)
-    thread = threading.Thread(target=capture.run)
-    thread.start()
-    while capture.done.phase != "streaming":
-        time.sleep(0.05)
-    yield "ours"
-    capture.stop()
-    thread.join()
+    counts, times_us = [0], [0]
+
+    def look(done: Captured) -> bool:
+        """Called after each turn; how many records the log has by now."""
+        if done.records != counts[-1]:
+            counts.append(done.records)
+            times_us.append(time.time_ns() // 1000)
+        return False
+
+    topics = [f"ours.public.pgbench_{one}" for one in TABLES]
+    with Client(log) as client, Reader(log) as reader:
+        begins = {one: client.offsets(one)[0] for one in topics}
+        thread = threading.Thread(target=capture.run, kwargs={"until": look})
+        thread.start()
+        while capture.done.phase != "streaming":
+            time.sleep(0.05)
+        yield "ours"
+        capture.stop()
+        thread.join()
+        sources = [
+            json.loads(value.as_py())["source"]
+            for topic, begin in begins.items()
+            for records in reader.read(topic, 0, begin, client.offsets(topic)[0])
+            for value in records.values()
+        ]
+    # In the order of commits, as they were counted: by the end of the commit before, then by the change.
+    sources.sort(key=lambda one: (int(json.loads(one["sequence"])[0] or 0), one["lsn"]))
+    for i, one in enumerate(sources[: counts[-1]], 1):
+        stored_us = times_us[bisect.bisect_left(counts, i)]
+        waits.append((stored_us - one["ts_us"]) / 1000)
 
 
 def debezium(
-    server: Postgres, log: str, slot_: str, count: int, work: Path
+    server: Postgres, log: str, slot_: str, count: int, work: Path, *more: str
 ) -> subprocess.Popen[str]:
     """Debezium's engine, from a slot on."""
     told = {
@@ -121,7 +148,7 @@ def debezium(
     command = [str(cache.java()), "-cp", cache.classpath("debezium"), program, str(file), log]
     with (work / f"{slot_}.log").open("wb") as errors:
         return subprocess.Popen(
-            [*command, str(count)], stdout=subprocess.PIPE, stderr=errors, text=True
+            [*command, str(count), *more], stdout=subprocess.PIPE, stderr=errors, text=True
         )
 
 
@@ -145,21 +172,26 @@ def debezium_backlog(server: Postgres, log: str, count: int, work: Path) -> tupl
 
 
 @contextlib.contextmanager
-def debezium_stream(server: Postgres, log: str, work: Path) -> Iterator[str]:
-    """Captures meanwhile, its code warm; what topics begin with."""
-    process = debezium(server, log, "debezium_stream", 0, work)
+def debezium_stream(server: Postgres, log: str, work: Path, waits: list[float]) -> Iterator[str]:
+    """Captures meanwhile, its code warm; what topics begin with. Likewise adds milliseconds."""
+    told = work / "waits"
+    process = debezium(server, log, "debezium_stream", 0, work, str(told))
     try:
         pgbench(server, "-n", "-c", "1", "-t", "1")
         line(process, "first")
         pgbench(server, "-n", "-c", str(CLIENTS), "-t", "2000")
+        time.sleep(2.0)  # so that it has all of them
+        warm = len(told.read_text().splitlines())
         yield "debezium_stream"
     finally:
         process.kill()
         process.wait()
+    # The last line may be cut.
+    waits += [int(one) / 1000 for one in told.read_text().split("\n")[warm:-1]]
 
 
-def latency(server: Postgres, log: str, prefix: str, seconds: int) -> tuple[float, float, float]:
-    """Milliseconds from commits to records at a consumer: p50, p95, p99."""
+def latency(server: Postgres, log: str, prefix: str, seconds: int) -> list[float]:
+    """Milliseconds from commits to records at a consumer."""
     from confluent_kafka import Consumer, TopicPartition
 
     settings = {"bootstrap.servers": log, "group.id": f"bench-{prefix}", "log_level": 0}
@@ -181,8 +213,7 @@ def latency(server: Postgres, log: str, prefix: str, seconds: int) -> tuple[floa
         if value is not None:
             ms.append((now_us - json.loads(value)["source"]["ts_us"]) / 1000)
     consumer.close()
-    cuts = statistics.quantiles(ms, n=100)
-    return cuts[49], cuts[94], cuts[98]
+    return ms
 
 
 def measure(transactions: int, seconds: int, peers: list[str], scale: int) -> dict[str, float]:
@@ -219,15 +250,18 @@ def measure(transactions: int, seconds: int, peers: list[str], scale: int) -> di
             figures["Penstock / Debezium, second half"] = rate / warm
         for who in ["Penstock", *(["Debezium"] if "debezium" in peers else [])]:
             say(f"{who}: latency at {RATE} transactions/s")
+            waits: list[float] = []
             if who == "Penstock":
-                streams = our_stream(server, log)
+                streams = our_stream(server, log, waits)
             else:
                 slot(server, "debezium_stream")
-                streams = debezium_stream(server, log, work)
+                streams = debezium_stream(server, log, work, waits)
             with streams as prefix:
                 found = latency(server, log, prefix, seconds)
-            for name, ms in zip(("p50", "p95", "p99"), found, strict=True):
-                figures[f"{who}: commit to consumer, {name}, ms"] = ms
+            for what, ms in (("log", waits), ("consumer", found)):
+                cuts = statistics.quantiles(ms, n=100)
+                for percent in (50, 95, 99):
+                    figures[f"{who}: commit to {what}, p{percent}, ms"] = cuts[percent - 1]
     return figures
 
 

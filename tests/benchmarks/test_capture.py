@@ -15,7 +15,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 @pytest.mark.parametrize(
     ("program", "count"),
     [
-        (("capture.py", "--peers", ""), 5),
+        (("capture.py", "--peers", ""), 8),
         (("snapshot.py",), 6),
         pytest.param(
             ("snapshot.py", "--mariadb"),
