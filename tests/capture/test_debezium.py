@@ -124,7 +124,7 @@ def run(source: Any, name: str, **settings: Any) -> dict[str, list[Any]]:
         text = text.replace(one, other)
     setup, steps = text.split("-- steps (connector streaming)\n")
     source.execute(setup.split("\n", 1)[1])
-    with source.running("*.*", **settings) as capture:
+    with source.running("*.*", large_values="placeholder", **settings) as capture:
         source.follows(capture, lambda: capture.done.phase == "streaming")
         source.steps(steps)
         end = source.end()

@@ -18,7 +18,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 from penstock.capture._avro import Registered
 from penstock.capture._database import (
@@ -107,6 +107,8 @@ class Capture:
             dropped, so that the database's disk doesn't fill, and `run` raises SetupError. None: no bound.
         outbox: a table whose rows are events: they go to the topics `outbox.event.AGGREGATETYPE`.
         snapshot_connections: how many connections read a table in chunks at a time.
+        large_values: what updates of PostgreSQL have for values that they didn't touch and that are stored
+            apart: `read` from the table, the default, or Debezium's `placeholder`.
         schema_changes: whether changes of the tables' schemas are written to the topic `TO`, as Debezium's
             records.
         on_schema_change: `pass` on a change of a table's schema at which readers of its topic may fail, with
@@ -140,6 +142,7 @@ class Capture:
         outbox: str | None = None,
         max_lag: int | None = None,
         snapshot_connections: int | None = None,
+        large_values: Literal["read", "placeholder"] | None = None,
         schema_changes: bool = False,
         on_schema_change: OnSchemaChange = "pass",
         notifications: bool = False,
@@ -158,6 +161,7 @@ class Capture:
             "heartbeat_s": heartbeat_s,
             "max_lag": max_lag,
             "snapshot_connections": snapshot_connections,
+            "large_values": large_values,
         }
         self._settings = Settings(
             name=name or to or "",
@@ -190,9 +194,9 @@ class Capture:
         """
         if unknown := self._settings.options.keys() - self._kind.options:
             told = ". A registry's schemas need columns with types" if "registry" in unknown else ""
+            names = ", ".join(sorted(unknown))
             raise UserError(
-                f"expected options of {self._kind.name}; found {', '.join(sorted(unknown))}, which it hasn't"
-                f"{told}"
+                f"expected options of {self._kind.name}; found {names}, which it hasn't{told}"
             )
 
     def _check_registry(self, format_: str) -> None:

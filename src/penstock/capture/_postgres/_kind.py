@@ -143,7 +143,7 @@ POSTGRES: Final = Kind(
     options=frozenset(
         (
             *("slot", "publication", "transactions", "heartbeat_s", "outbox", "max_lag"),
-            *("snapshot_connections", "registry"),
+            *("snapshot_connections", "registry", "large_values"),
         )
     ),
     open=PostgresDatabase,

@@ -9,7 +9,7 @@ row costs one call, and no object per value but its fragment.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
@@ -28,6 +28,8 @@ Fragments: TypeAlias = tuple[bytes, ...]
 Texts: TypeAlias = Sequence[bytes | None]
 """A row's values as texts, of all columns."""
 _LENGTH: Final = struct.Struct(">i").unpack_from
+_TEXT: Final = 116
+"""The kind of a value that is sent as text."""
 _PLAIN: Final = (int,)
 """Converters of types whose texts are JSON as they are."""
 
@@ -60,8 +62,8 @@ class Table:
 
     Attributes:
         key: the columns that records are keyed by.
-        placeholders: how many values the server sent as unchanged, so that records have placeholders.
-        unchanged: the columns of these values.
+        missing: the places of values that the server sent as unchanged in the row that was parsed last, and
+            that have placeholders. Who parses updates empties it.
         place: where the table is, as the envelope says it; the encoder makes it.
     """
 
@@ -70,8 +72,7 @@ class Table:
         self.key = key_columns(relation, facts)
         #: Whether records are keyed by the primary key.
         self.has_primary_key = bool(self.key) and self.key == facts.primary_key
-        self.placeholders = 0
-        self.unchanged: set[str] = set()
+        self.missing: list[int] = []
         self.place = b""
         self._unknown: list[bytes] = []
         makers: list[Callable[[bytes], Any] | None] = []
@@ -112,22 +113,36 @@ class Table:
 
     def of_texts(self, texts: Texts) -> Fragments:
         """The fragments of a row of COPY."""
-        return tuple(
-            NULL
-            if (text := texts[i]) is None
-            else text
-            if convert in _PLAIN
-            else fragment(convert, text)
-            for i, _, convert in self.converters
-        )
+        return tuple(_fragment(convert, texts[i]) for i, _, convert in self.converters)
+
+    def completed(self, row: Fragments, texts: Mapping[int, bytes | None]) -> Fragments:
+        """A row with other values at some places, given as the server's texts."""
+        values = list(row)
+        for place, text in texts.items():
+            values[place] = _fragment(self.converters[place][2], text)
+        return tuple(values)
+
+    def key_texts(self, data: bytes, at: int) -> dict[str, str] | None:
+        """The key's columns, as the server wrote them, of the row that begins there; None where it has no
+        key, or the key isn't sent.
+        """
+        found: dict[str, str] = {}
+        at += 2
+        for column in self.relation.columns:
+            kind, at = data[at], at + 1
+            if kind == _TEXT:
+                begin = at + 4
+                at = begin + _LENGTH(data, at)[0]
+                if column.name in self.key:
+                    found[column.name] = data[begin:at].decode()
+        return found if found.keys() == set(self.key) and found else None
 
     def key_of(self, values: Fragments) -> bytes | None:
         """The key of a row's records; None where the table has none."""
         return None if self._key_of is None else self._key % self._key_of(values)
 
     def _unchanged(self, i: int) -> bytes:
-        self.placeholders += 1
-        self.unchanged.add(self.names[i])
+        self.missing.append(i)
         return self._unknown[i]
 
 
@@ -151,6 +166,12 @@ def fragment(convert: Callable[[bytes], Any], text: bytes) -> bytes:
         return orjson.dumps(convert(text))
     except (ValueError, ArithmeticError, IndexError):
         return orjson.dumps(text.decode("utf-8", "replace"))
+
+
+def _fragment(convert: Callable[[bytes], Any], text: bytes | None) -> bytes:
+    if text is None:
+        return NULL
+    return text if convert in _PLAIN else fragment(convert, text)
 
 
 def _template(names: Sequence[str]) -> bytes:

@@ -13,7 +13,8 @@ import socket
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from operator import methodcaller
+from typing import Any, Final, TypeAlias
 
 from penstock.capture._database import TableName
 from penstock.capture._postgres._connect import members
@@ -32,6 +33,7 @@ ANSWER_S: Final = 120.0
 """How long the catalog's answer may take. A server that has vanished is noticed by TCP, before."""
 CANCEL_S: Final = 2.0
 """How long the server may take to hear that a query is cancelled."""
+Read: TypeAlias = Callable[[Any], list[tuple[Any, ...]]]
 SETTINGS: Final = (
     "-c datestyle=ISO -c intervalstyle=postgres -c timezone=UTC -c extra_float_digits=3 "
     "-c bytea_output=hex -c lc_monetary=C -c statement_timeout=0 -c lock_timeout=0 "
@@ -161,8 +163,10 @@ class Server:
             self._replication = self.connect(replication=True)
         return self._replication
 
-    def ask(self, query: str, *arguments: Any) -> list[tuple[Any, ...]]:
-        """The rows of a query.
+    def ask(
+        self, query: str, *arguments: Any, read: Read = methodcaller("fetchall")
+    ) -> list[tuple[Any, ...]]:
+        """The rows of a query, which `read` makes of psycopg's cursor.
 
         Raises:
             ConnectionError: the server doesn't answer in time.
@@ -177,7 +181,7 @@ class Server:
         timer.daemon = True
         timer.start()
         try:
-            found: list[tuple[Any, ...]] = sql.execute(query, arguments or None).fetchall()
+            found = read(sql.execute(query, arguments or None))
         except self._psycopg.OperationalError:
             if not is_late.is_set():
                 raise

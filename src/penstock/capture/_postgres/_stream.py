@@ -6,7 +6,7 @@ import logging
 import select
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -17,10 +17,11 @@ from penstock.capture._database import Settings, spelled
 from penstock.capture._envelope import DELETIONS_FOLLOW
 from penstock.capture._output import Output
 from penstock.capture._postgres._encoder import Encoder
+from penstock.capture._postgres._large import LargeValues
 from penstock.capture._postgres._outbox import Router
 from penstock.capture._postgres._pgoutput import Begin, Commit, Message, Relation, Truncate, parse
 from penstock.capture._postgres._plain import Changes, Place
-from penstock.capture._postgres._rows import Table
+from penstock.capture._postgres._rows import Fragments, Table
 from penstock.capture._postgres._server import Server
 from penstock.capture._postgres._snapshots import PostgresWays
 from penstock.capture._postgres._streamed import Streamed
@@ -128,6 +129,11 @@ class Stream:
         self._incremental = Incremental(output, ways, self.confirm)
         self._tables: dict[int, _Watch | None] = {}
         self._reported: set[tuple[int, str]] = set()  # columns whose placeholders were reported
+        self._large = (
+            LargeValues(server, settings.name)
+            if settings.options.get("large_values", "read") == "read"
+            else None
+        )
         self._begin: Begin | None = None
         self._commit_lsn = 0
         self._skips = self._is_due = False
@@ -400,18 +406,32 @@ class Stream:
             gone, at = table.parse_key(data, at + 1)
         elif kind != _NEW:
             before, at = table.parse(data, at + 1)
-        count_before = table.placeholders
         row, _ = table.parse(data, at + 1, before)
-        if table.placeholders != count_before:
-            self._count_unchanged(table, table.placeholders - count_before)
+        if table.missing:
+            row = self._completed(table, row, data, at + 1)
         self._encoder.updated(table, topic, row, lsn, self._put, before, gone)
 
-    def _count_unchanged(self, table: Table, count: int) -> None:
+    def _completed(self, table: Table, row: Fragments, data: bytes, at: int) -> Fragments:
+        """A row of an update with the large values that it didn't touch, as far as they can be read."""
+        missing, table.missing = table.missing, []
+        columns = [table.names[i] for i in missing]
+        key = None if self._large is None else table.key_texts(data, at)
+        if self._large is not None and key is not None and self._begin is not None:
+            name = table.relation.schema, table.relation.name
+            texts = self._large.read(name, key, columns, self._begin.xid)
+            if texts is not None:
+                return table.completed(row, dict(zip(missing, texts, strict=True)))
+        self._count_unchanged(table, columns)
+        return row
+
+    def _count_unchanged(self, table: Table, columns: Sequence[str]) -> None:
         """Counts placeholders, and says once of each column what they are: readers take them for values."""
-        self._output.done.unchanged += count
+        self._output.done.unchanged += len(columns)
+        if self._large is not None:
+            return  # the row is gone, and a record that says so follows, or it was said why it can't be read
         relation = table.relation
         name = relation.schema, relation.name
-        new = {(relation.oid, column) for column in table.unchanged} - self._reported
+        new = {(relation.oid, column) for column in columns} - self._reported
         if new:
             self._reported |= new
             _log.warning(

@@ -111,6 +111,12 @@ def capture() -> None:
     metavar="N",
     help="That read a large table at a time. Default: 3.",
 )
+@click.option(
+    "--large-values",
+    type=click.Choice(["read", "placeholder"]),
+    help="Of PostgreSQL, that an update didn't change: read from the table (default), or Debezium's "
+    "placeholder.",
+)
 @click.option("--schema-changes", is_flag=True, help="Write them to the topic PREFIX.")
 @click.option(
     "--on-schema-change",
@@ -184,10 +190,7 @@ def run(
         f"captured {done.snapshot_rows:,} rows of snapshots and {done.transactions:,} transactions"
     )
     if done.unchanged:
-        note(
-            f"{done.unchanged:,} large values weren't touched by updates, and are placeholders. To have "
-            "them: ALTER TABLE … REPLICA IDENTITY FULL"
-        )
+        note(f"{done.unchanged:,} large values weren't touched by updates, and are placeholders")
 
 
 _url = click.option("--url", metavar="URL", help="Of the database. Default: the one captured.")
