@@ -2,7 +2,8 @@
 
 A port that the system gives for 0 is free only until somebody else asks: for a server of another test, or by
 connecting somewhere. Between two starts of a server, or before its first one, that takes it away now and
-then. The ports from here are below those that the system gives, and each process of tests has its own.
+then. The ports from here are below those that the system gives, where it leaves room there, and a process of
+tests keeps them to itself.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import itertools
 import os
 import socket
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +24,7 @@ SYSTEMS: Final = 32_768
 LEAST: Final = 8_192
 """How many ports there must be below the system's, for processes not to meet."""
 STRETCH: Final = 256
-"""Of ports, for a process of tests; neighbours have other ones, as their ids follow one another."""
+"""Of ports, between those that processes of neighbouring ids begin with."""
 
 _asked = itertools.count()
 
@@ -35,6 +37,18 @@ def _end() -> int:
     return SYSTEMS
 
 
+def _claim(port: int) -> None:
+    """Takes a port for as long as this process lives, among tests' processes; OSError: one has it."""
+    if sys.platform == "linux":
+        one = socket.socket(socket.AF_UNIX)
+        try:
+            one.bind(f"\0penstock-tests-{port}")
+        except OSError:
+            one.close()
+            raise
+        one.detach()  # it stays open
+
+
 def free_port() -> int:
     """A port of the loopback interface that nothing listens on, and that nobody gets by chance."""
     count = _end() - FIRST
@@ -42,5 +56,6 @@ def free_port() -> int:
         port = FIRST + (os.getpid() * STRETCH + next(_asked)) % count
         with contextlib.suppress(OSError), socket.socket() as one:
             one.bind(("127.0.0.1", port))
+            _claim(port)
             return port
     raise AssertionError(f"expected a free port from {FIRST} on; found none of {count}")

@@ -174,7 +174,7 @@ MISTAKES = {
     "CREATE VIEW v AS SELECT count(*) AS n FROM SESSION(w, INTERVAL 1 DAY)": "'x' as it was read, behind the",
     "CREATE STREAM s (k STRING, x TIMESTAMP, WATERMARK FOR x); CREATE STREAM r (k STRING, x TIMESTAMP); "
     "CREATE VIEW w AS SELECT * FROM s UNION ALL SELECT * FROM r; CREATE VIEW v AS "
-    "SELECT count(*) AS n FROM HOP(w, INTERVAL 1 HOUR, INTERVAL 1 DAY)": "it is left out where",
+    "SELECT count(*) AS n FROM HOP(w, INTERVAL 1 HOUR, INTERVAL 1 DAY)": "WATERMARK FOR in each stream",
     "CREATE STREAM s (x TIMESTAMP, WATERMARK FOR x); CREATE STREAM p (x TIMESTAMP) "
     "WITH (time = 'processing'); CREATE VIEW w AS SELECT x FROM s UNION ALL SELECT x FROM p; "
     "CREATE VIEW v AS SELECT count(*) AS n FROM TUMBLE(w, INTERVAL 1 DAY)": "'x' and rows that happen when",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Heartbeat"]
 
 EVERY_S: Final = 1.0  # between two writings
-REST_US: Final = 2_000_000  # the same while only the instants of looks change
+REST_US: Final = 1_500_000  # at least, while only the instants of looks change: every second time
 BATCHES: Final = 100  # the last ones, of which the slowest says what is usual
 ENGINE: Final = "penstock.engine"  # whose warnings are facts
 

@@ -194,10 +194,8 @@ class Capture:
         """
         if unknown := self._settings.options.keys() - self._kind.options:
             told = ". A registry's schemas need columns with types" if "registry" in unknown else ""
-            names = ", ".join(sorted(unknown))
-            raise UserError(
-                f"expected options of {self._kind.name}; found {names}, which it hasn't{told}"
-            )
+            names = ", ".join(sorted(unknown)) + ", which it hasn't"
+            raise UserError(f"expected options of {self._kind.name}; found {names}{told}")
 
     def _check_registry(self, format_: str) -> None:
         """Checks what goes with a registry.

@@ -95,17 +95,23 @@ def psycopg_module() -> Any:
     return psycopg
 
 
-def keepalives(url: str) -> dict[str, int]:
+def keepalives(url: str, *, with_timeout: bool = True) -> dict[str, int]:
     """Arguments of psycopg with which a connection to a server that vanished ends, within about a minute;
     without those that the address says.
+
+    Args:
+        url: the address.
+        with_timeout: whether also what was sent has to be received within that time. A server that is busy
+            may stop to read for longer, where much is sent.
     """
     told = psycopg_module().conninfo.conninfo_to_dict(url)
     wanted = {
         "keepalives_idle": ALIVE_IDLE_S,
         "keepalives_interval": ALIVE_EACH_S,
         "keepalives_count": ALIVE_TRIES,
-        "tcp_user_timeout": UNHEARD_MS,
     }
+    if with_timeout:
+        wanted["tcp_user_timeout"] = UNHEARD_MS
     return {name: value for name, value in wanted.items() if name not in told}
 
 

@@ -252,7 +252,7 @@ class Driver:
             self.store.commit(number, {**self.version, "version": number, "epoch": self.epoch})
             self.version = self.store.version(number)
 
-    def _new_plan(self, timeout_s: float, aside: Aside | None) -> Plan | None:
+    def _new_plan(self, timeout_s: float, aside: Aside | None = None) -> Plan | None:
         self._planning_since = time.perf_counter()
         # Whoever waits is notified at once if there is more than was seen just now.
         if timeout_s == 0 or time.monotonic() - self._looked_s > LOOK_AGE_MAX_S:

@@ -115,6 +115,12 @@ def _time(times: list[exp.Expr], named: Named, stream: str, function: str) -> st
             f"expected rows of one kind of time in {function}({stream}, …); found the event time "
             f"{columns[0]} and rows that happen when they are processed. Cut them into windows separately"
         )
+    if columns and is_read(node) and any(one.column is None for one in below):
+        raise SchemaError(
+            f"expected rows of one kind of time in {function}({stream}, …); found the event time "
+            f"{columns[0]} and rows at the times of their records. Declare WATERMARK FOR in each stream, or "
+            "cut them into windows separately"
+        )
     if not times:
         if not columns:
             return None

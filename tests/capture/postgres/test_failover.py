@@ -249,6 +249,16 @@ def test_a_connection_to_another_server_is_not_used(log) -> None:
         server.close()
 
 
+def test_a_server_that_a_timeline_does_not_come_from_has_another_log(server) -> None:
+    """The first timeline has no history to ask for."""
+    one = Server(server.url())
+    one.check()
+    assert one.place.timeline == 1
+    assert one.end_of(1) is not None
+    assert one.end_of(2) is None
+    one.close()
+
+
 @contextlib.contextmanager
 def writing(source: Moving, seed: int) -> Iterator[None]:
     """Two write meanwhile."""

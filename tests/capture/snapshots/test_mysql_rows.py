@@ -131,6 +131,17 @@ def test_packets_that_are_not_rows_are_refused(row, data) -> None:
             Makes(DEFINITION, "precise").rows(Packets(packet, 1, 0, IS_BYTES))
 
 
+@pytest.mark.parametrize("key", ["t", "n"])
+def test_an_empty_text_ends_the_last_row(key) -> None:
+    """Its place is behind the data, where other places begin."""
+    columns = (Column("n", "int"), Column("t", "varchar", codec=UTF8))
+    definition = Definition(columns, (key,))
+    rows = [("1", ""), ("2", "")]
+    data = b"".join(packet_of(one, i) for i, one in enumerate(rows))
+    packets = Packets(data, len(rows), 0, (False, False))
+    check(definition, Makes(definition, "precise").rows(packets), rows, "precise")
+
+
 def test_a_text_that_is_not_utf8_is_written_with_marks() -> None:
     """A server may have such from a time when it didn't look."""
     definition = Definition((Column("t", "varchar", codec=UTF8),), ("t",))

@@ -6,12 +6,14 @@ import datetime as dt
 import re
 
 import orjson
+import pyarrow as pa
 import pytest
 
 from penstock.client import Client
 from penstock.errors import FencedError, UserError
 from penstock.sinks import Sink, _sink, elasticsearch, from_address, tantivy
-from penstock.sinks._targets.tantivy import STATE_FILE
+from penstock.sinks._targets.contract import RefusedError
+from penstock.sinks._targets.tantivy import STATE_FILE, TIMESTAMP, _check_instants
 
 module = pytest.importorskip("tantivy", reason="tantivy is not installed")
 SCHEMA = "id BIGINT NOT NULL, name STRING, amount DECIMAL(10, 2), at TIMESTAMP, tags ARRAY<STRING>"
@@ -51,6 +53,21 @@ def test_an_index_has_the_newest_document_of_each_key(tmp_path, topic) -> None:
         },
         {"id": [3]},
     ]
+
+
+@pytest.mark.parametrize(
+    ("type_", "number", "found"),
+    [
+        (TIMESTAMP, 9_223_372_036_825_200_000, "9,223,372,036,825,200,000 us since 1970"),
+        (pa.date32(), 2**31 - 1, "185,542,587,100,800,000,000 us since 1970"),
+    ],
+)
+def test_instants_beyond_those_of_python_are_refused(type_, number, found) -> None:
+    """Such as PostgreSQL's infinity."""
+    numbers = pa.array([None, number], pa.int32() if type_ == pa.date32() else pa.int64())
+    rows = pa.record_batch([numbers.cast(type_)], ["at"])
+    with pytest.raises(RefusedError, match=f"tantivy index can hold; found {found}"):
+        _check_instants(rows)
 
 
 def test_an_instant_that_an_index_cannot_hold_is_a_dead_letter(tmp_path, topic, caplog) -> None:

@@ -130,7 +130,7 @@ class PostgresDatabase:
         raise SetupError(
             f"expected the log of timeline {timeline} up to {lsn_text(captured)} at {server.name}, which "
             f"this capture has read; found {has}: a standby was promoted that didn't have all, or an older "
-            "copy was restored. The topics have changes that the database lacks. Go back to the server "
+            "copy was restored. The topics may have changes that the database lacks. Go back to the server "
             "before, or start again with a new snapshot: penstock capture drop "
             f"{self._settings.name}. Before the next failover, name the standbys' slots in "
             "synchronized_standby_slots (PostgreSQL 17)"

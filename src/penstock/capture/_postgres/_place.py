@@ -38,7 +38,7 @@ def left_at(history: bytes, timeline: int) -> int | None:
     >>> left_at(b"1\t0/30000A0\tno recovery target specified\n\n2\t0/5000000\t\n", 1)
     50331808
     """
-    for line in history.decode().splitlines():
+    for line in history.decode("utf-8", "replace").splitlines():
         number, _, rest = line.partition("\t")
         if number.strip() == str(timeline):
             return lsn_number(rest.partition("\t")[0])

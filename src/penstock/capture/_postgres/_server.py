@@ -251,6 +251,8 @@ class Server:
         if timeline == self.place.timeline:
             [(end,)] = self.ask("SELECT (pg_current_wal_flush_lsn() - '0/0')::bigint")
             return int(end)
+        if self.place.timeline < timeline:
+            return None  # it was left before; the first timeline has no history
         history = self.replication.execute(f"TIMELINE_HISTORY {self.place.timeline}")
         return left_at(history.pgresult.get_value(0, 1), timeline)
 

@@ -17,13 +17,12 @@ from penstock.capture._database import Settings, spelled
 from penstock.capture._envelope import DELETIONS_FOLLOW
 from penstock.capture._output import Output
 from penstock.capture._postgres._encoder import Encoder
-from penstock.capture._postgres._large import LargeValues
 from penstock.capture._postgres._outbox import Router
 from penstock.capture._postgres._pgoutput import Begin, Commit, Message, Relation, Truncate, parse
 from penstock.capture._postgres._plain import Changes, Place
 from penstock.capture._postgres._rows import Fragments, Table
 from penstock.capture._postgres._server import Server
-from penstock.capture._postgres._snapshots import PostgresWays
+from penstock.capture._postgres._snapshots import LargeValues, PostgresWays
 from penstock.capture._postgres._streamed import Streamed
 from penstock.capture._postgres._types import PLACEHOLDER
 from penstock.errors import CorruptError, SetupError
@@ -140,9 +139,7 @@ class Stream:
         self._renamed: str | None = None  # a captured table, and its name now
         self._said_at, self._said = time.monotonic(), -1
         self._looked_at = self._heard_at = time.monotonic()
-        self._asked_at: float | None = (
-            None  # when the server was first asked to answer, since it was heard
-        )
+        self._asked_at: float | None = None  # first, to answer, since the server was heard
         self._beat_at = float("-inf")
         self._streamed: dict[int, Streamed] = {}
         self._streaming: Streamed | None = None  # the one whose piece comes now
@@ -200,12 +197,17 @@ class Stream:
         self._heard_at, self._asked_at = time.monotonic(), None
 
     def _check_heard(self) -> None:
-        """Looks whether the server has answered.
+        """Looks whether the server has answered. While it decodes a large transaction, it may not for long.
 
         Raises:
-            ConnectionError: it hasn't for too long.
+            ConnectionError: it hasn't for too long, and doesn't send to this connection any more.
         """
-        if self._asked_at is not None and time.monotonic() - self._asked_at > SILENCE_S:
+        if self._asked_at is None or time.monotonic() - self._asked_at <= SILENCE_S:
+            return
+        active = "SELECT 1 FROM pg_replication_slots WHERE active_pid = %s"
+        if self._server.ask(active, self._pg.backend_pid):
+            self._asked_at = time.monotonic()
+        else:
             raise ConnectionError(
                 f"expected {self._server.name} to answer within {SILENCE_S:g} s; found that it says nothing"
             )

@@ -92,7 +92,7 @@ class PostgresTarget(SqlTarget):
                 client_encoding="UTF8",
                 application_name="penstock",
                 options="-c timezone=UTC -c datestyle=ISO",
-                **keepalives(self._url),
+                **keepalives(self._url, with_timeout=False),
             )
         except self._psycopg.OperationalError as error:
             if (told := tls_error(self._url, error)) is not None:

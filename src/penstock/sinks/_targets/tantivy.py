@@ -36,6 +36,8 @@ HEAP_BYTES: Final = 64 << 20
 FIRST: Final = dt.datetime(1677, 9, 21, 0, 12, 43, 145225, tzinfo=dt.UTC)
 LAST: Final = dt.datetime(2262, 4, 11, 23, 47, 16, 854775, tzinfo=dt.UTC)
 """The instants that an index can hold: 64 bits of nanoseconds."""
+EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+FIRST_US, LAST_US = ((one - EPOCH) // dt.timedelta(microseconds=1) for one in (FIRST, LAST))
 
 
 def tantivy(path: str | Path) -> TantivyTarget:
@@ -219,13 +221,26 @@ def _check_instants(rows: pa.RecordBatch) -> None:
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         values = pc.list_flatten(column) if pa.types.is_list(column.type) else column
         if values.type == TIMESTAMP or pa.types.is_date(values.type):
-            found: Any = pc.min_max(values.cast(TIMESTAMP)).as_py()
+            # As numbers: Python has no times after the year 9999.
+            is_date = pa.types.is_date(values.type)
+            unit_us = 86_400_000_000 if is_date else 1
+            numbers = (
+                values.cast(pa.int32()).cast(pa.int64()) if is_date else values.cast(pa.int64())
+            )
+            found: Any = pc.min_max(numbers).as_py()
             for one in (found["min"], found["max"]):
-                if one is not None and not FIRST <= one <= LAST:
+                if one is not None and not FIRST_US <= one * unit_us <= LAST_US:
                     raise RefusedError(
                         f"expected {name} to be between {FIRST:%Y-%m-%d} and {LAST:%Y-%m-%d}, the times that "
-                        f"a tantivy index can hold; found {one.isoformat()}"
+                        f"a tantivy index can hold; found {_instant(one * unit_us)}"
                     )
+
+
+def _instant(time_us: int) -> str:
+    try:
+        return (EPOCH + dt.timedelta(microseconds=time_us)).isoformat()
+    except OverflowError:
+        return f"{time_us:,} us since 1970"
 
 
 def _is_plain(type_: pa.DataType) -> bool:

@@ -110,7 +110,8 @@ def find_values(data, begin, length, columns, texts, at, size, special):
                 p += bytes_
             if count < 0 or count > end - p:
                 return False
-            at[found], size[found] = p, count
+            # An empty value at the very end is where its length is: places behind the data mean others.
+            at[found], size[found] = p if count else p - 1, count
             if texts[column]:
                 q, past = p, p + count
                 while q < past:
