@@ -87,6 +87,19 @@ def test_prometheus_gets_the_programs_sinks() -> None:
         assert line in told
 
 
+@pytest.mark.parametrize("phase", ["failed", "stopped"])
+def test_a_sink_that_has_ended_has_no_lag_of_now(phase) -> None:
+    """Its topic goes on: what it measured last says nothing."""
+    sinks = {name: {**one, "phase": phase} for name, one in SINKS.items()}
+    board = Pipeline(version=1, facts=replace(WELL, sinks=sinks)).board
+    one = board.status()["sinks"]["orders"]
+    assert (one["lag"], one["progress"], one["behind_ms"]) == (None, None, None)
+    assert one["dead"] == SINKS["orders"]["dead"]
+    told = metrics_text(board.status()).decode()
+    assert 'penstock_sink_lag_records{sink="orders"}' not in told
+    assert f'penstock_sink_state{{sink="orders",state="{phase}"}} 1.0' in told
+
+
 def test_the_slowest_operator_is_named_unless_nothing_is_slow(pipeline: Any) -> None:
     """Topics are not operators; of a process that has ended nothing moves."""
     shown = pipeline.shown

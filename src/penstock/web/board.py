@@ -234,11 +234,18 @@ def _slowest(nodes: Mapping[str, Any]) -> str | None:
 
 
 def _sinks(facts: Facts | None, now_us: int) -> dict[str, Any]:
-    """By name, what the program's sinks do, and how they are."""
+    """By name, what the program's sinks do, and how they are. One that has ended measures nothing now."""
     from penstock.web.states import sink_state  # loads sinks
 
-    found = facts.sinks if facts else {}
-    return {name: {**one, "state": sink_state(one, now_us // 1_000)} for name, one in found.items()}
+    unknown = dict.fromkeys(("lag", "progress", "behind_ms"))
+    return {
+        name: {
+            **one,
+            **(unknown if one["phase"] in ("failed", "stopped") else {}),
+            "state": sink_state(one, now_us // 1_000),
+        }
+        for name, one in (facts.sinks if facts else {}).items()
+    }
 
 
 def _topics(facts: Facts | None, version: dict[str, Any] | None) -> list[str]:
