@@ -17,8 +17,10 @@ from _pytest.mark import ParameterSet
 
 import penstock as ps
 from penstock import flow
+from penstock.app.databases import TARGET_OPTIONS
 from penstock.cli import main
 from penstock.ops.registry import OPERATORS
+from penstock.sql.flow import CAPTURE_OPTIONS, SINK_OPTIONS, STREAM_OPTIONS, TABLE_OPTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -221,7 +223,7 @@ SQL_PAGE = (ROOT / "docs" / "sql.md").read_text()
 
 
 def test_the_page_on_sql_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Its Python and its program, with what its table of statements names."""
+    """Its Python, and its program with the examples of each section."""
     monkeypatch.chdir(tmp_path)
     [code] = re.findall(r"```python\n(.*?)```", SQL_PAGE, re.DOTALL)
     exec(compile(code, "docs/sql.md", "exec"), {"__name__": "example"})
@@ -232,12 +234,24 @@ def test_the_page_on_sql_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     assert [view.name for view in graph.views] == [
         "per_name",
         "per_minute",
-        "per_page",
         "corrected",
         "newest",
         "last_hour",
+        "per_page",
     ]
     assert [output.topic for output in graph.outputs] == ["per-minute", "shop.per_name"]
+
+
+def test_every_option_of_sql_is_in_the_reference() -> None:
+    """Those of WITH, in its two tables of options: each that there is, and no other."""
+    page = (ROOT / "docs" / "reference" / "sql.md").read_text()
+    rows = []
+    for heading in ("### Options in WITH", "## Options of streams"):
+        table = page.partition(f"\n{heading}\n")[2].partition("\n#")[0]
+        rows += re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+    listed = {name for row in rows for name in re.findall(r"`([a-z_]+)(?: = [^`]*)?`", row)}
+    known = {*STREAM_OPTIONS, *TABLE_OPTIONS, *CAPTURE_OPTIONS, *SINK_OPTIONS, *TARGET_OPTIONS}
+    assert listed == known
 
 
 OPERATORS_PAGE = (ROOT / "docs" / "operators.md").read_text()

@@ -83,7 +83,7 @@ def functions() -> tuple[Kind, ...]:
         ),
         kind(
             "window functions",
-            "by change, or a partition is computed again: [which](#window-functions)",
+            "by change, or a partition is computed again: [which](../sql.md#window-functions)",
             of_partitions,
         ),
         kind("functions of a row", "row by row", of_rows - aggregates),
@@ -92,7 +92,7 @@ def functions() -> tuple[Kind, ...]:
 
 
 def markdown() -> str:
-    """The functions as the table of docs/sql.md; `python -m tests.sql.functions` prints it."""
+    """The functions as the table of docs/reference/sql.md; `python -m tests.sql.functions` prints it."""
     lines = ["| | how a view is updated | |", "|---|---|---|"]
     for one in functions():
         names = ", ".join(f"`{name}`" for name in one.names)

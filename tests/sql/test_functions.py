@@ -10,7 +10,7 @@ from tests.sql.functions import functions, markdown
 
 from penstock.errors import SchemaError
 
-PAGE = Path(__file__).parents[2] / "docs" / "sql.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "sql.md"
 
 
 def test_the_table_of_functions_is_that_of_the_program() -> None:
