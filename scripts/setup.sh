@@ -73,7 +73,7 @@ set_up() {
     say "[3/5] linking the project into .venv"
     .venv/bin/python scripts/link.py
     say "[4/5] compiling kernels (once)"
-    .venv/bin/python -c 'from penstock.cli.pipelines.prepare import compile_kernels; compile_kernels()' || fail \
+    .venv/bin/python -c 'from penstock.cli.pipelines.compiling import compile_kernels; compile_kernels()' || fail \
         "expected penstock's kernels to compile; it failed (see above)"
     say "[5/5] archiving Spark's classes, so that it starts sooner (once)"
     .venv/bin/python -m penstock.cli prepare || say "continuing without it"

@@ -88,14 +88,14 @@ class How:
             command: that starts it, for whoever finds it stopped.
             more: of the `Hosting`.
         """
-        from penstock.cli.pipelines.prepare import compile_once
+        from penstock.cli.pipelines.compiling import compile_once
         from penstock.cli.support.host import host
         from penstock.cli.support.ingestion import parted
         from penstock.cli.support.tables import note
 
         for one in self.ingest:
             parted(one)
-        compile_once(note if self.log_format == "text" else lambda _: None)
+        compile_once(note if self.log_format == "text" else None)
         if self.listen is not None:
             app.listen = self.listen
         if self.shards is not None:

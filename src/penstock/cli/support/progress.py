@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -44,6 +45,42 @@ def counter(verb: str) -> Iterator[Callable[[int], None]]:
         yield tick
     finally:
         if wrote:
+            click.echo("\r\x1b[K", nl=False, err=True)
+
+
+@contextlib.contextmanager
+def steps(what: str, total: int, *, shown: bool = True) -> Iterator[Callable[[], None]]:
+    """Shows how many of a known number of steps are done; call what it gives after each, from any thread.
+
+    Args:
+        what: is done, as the beginning of a sentence.
+        total: steps.
+        shown: false to show nothing.
+    """
+    terminal = sys.stderr.isatty()
+    lock = threading.Lock()
+    done = 0
+    wrote_at = time.monotonic()
+
+    def write() -> None:
+        text = f"{what}: {done:,} of {total:,}"
+        click.echo(f"\r{text}\x1b[K" if terminal else text, nl=not terminal, err=True)
+
+    def step() -> None:
+        nonlocal done, wrote_at
+        with lock:
+            done += 1
+            now = time.monotonic()
+            if shown and (terminal or now - wrote_at >= LINE_EVERY_S):
+                wrote_at = now
+                write()
+
+    if shown and terminal:
+        write()
+    try:
+        yield step
+    finally:
+        if shown and terminal:
             click.echo("\r\x1b[K", nl=False, err=True)
 
 

@@ -43,6 +43,11 @@ class Kernel:
         """Calls it, with Numba's types."""
         return self.load()(*arguments)
 
+    @property
+    def path(self) -> str | None:
+        """The file that defines it, if it is a function in Python."""
+        return None if self.py_func is None else self.py_func.__code__.co_filename
+
     def load(self) -> Any:
         """Numba's own object, which takes this one's place in the module that it is of."""
         if self._made is None:
@@ -105,15 +110,20 @@ def instruction(name: str) -> Any:
     return Kernel(lambda: getattr(import_module("penstock.core.kernels.instructions"), name))
 
 
-def load_all() -> None:
-    """Loads the kernels of all modules that this process has imported, or compiles them."""
+def load_all(path: str | None = None) -> None:
+    """Loads the kernels of all modules that this process has imported, or compiles them.
+
+    Args:
+        path: of a file of `files()`; only its kernels, with those that they call.
+    """
     for kernel in _KERNELS:
-        kernel.load()
+        if path is None or kernel.path == path:
+            kernel.load()
 
 
 def files() -> set[str]:
     """The paths of the files that define the kernels that `load_all` loads."""
-    return {one.py_func.__code__.co_filename for one in _KERNELS if one.py_func is not None}
+    return {one.path for one in _KERNELS if one.path is not None}
 
 
 def _loaded(value: Any) -> Any:
