@@ -25,7 +25,7 @@ from penstock.sinks import Sink
 KILLS = rounds("PENSTOCK_SINK_KILLS", quick=1, full=2)
 SCHEMA = "id BIGINT NOT NULL, name STRING"
 PROGRAM = f"""
-import json, sys, threading
+import json, sys, threading, time
 from penstock.sinks import Sink, _sink, from_address
 _sink.STEP_OFFSETS = 7
 topic, log, targets = json.loads(sys.argv[1])
@@ -37,6 +37,8 @@ for address, table in targets:
 threads = [threading.Thread(target=one.run) for one in sinks]
 for one in threads:
     one.start()
+while any(one.done.phase != "following" for one in sinks):
+    time.sleep(0.01)
 print("they run", flush=True)
 for one in threads:
     one.join()
@@ -88,7 +90,7 @@ def test_every_target_equals_the_topic_after_kills(
     """One process writes them, and is killed while rows change; Redis and MariaDB are killed, too."""
     random_, rows = random.Random(seed), {}
     with hook() as web:
-        names = ["mysql", "sqlite", "duckdb", "redis", "tantivy", "elastic", "parquet"]
+        names = ["mysql", "sqlite", "duckdb", "redis", "tantivy", "elastic", "delta", "parquet"]
         found = {n: kinds.kind(n, request, tmp_path) for n in names} | {"http": web}
         told = orjson.dumps([topic.name, topic.log, [(k.address, k.table) for k in found.values()]])
         servers = [request.getfixturevalue(one) for one in ("cache", "mysql_server")]
@@ -99,7 +101,7 @@ def test_every_target_equals_the_topic_after_kills(
                 stdout=subprocess.PIPE,
             )
             assert process.stdout is not None
-            process.stdout.readline()
+            assert process.stdout.readline()
             change(topic, random_, rows)
             time.sleep(random_.uniform(0.0, 1.5))  # when it is killed is the input, not a wait
             if kill < len(servers):
