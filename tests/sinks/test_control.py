@@ -225,6 +225,36 @@ def test_a_sink_that_waits_reports_meanwhile(place, topic, monkeypatch) -> None:
     assert (found[paced.name]["progress"], found[away.name]["last_error"]) == (1.0, "it is away")
 
 
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_batches_are_as_large_and_as_rare_as_it_is_told(place, log) -> None:
+    """Records of a transaction are counted; between two writes, the rest waits, but not at the end."""
+    topic, told = Topic(log, 1), {"key": "id", "log": log}
+
+    def sink(**more) -> Sink:
+        one = Sink(place.make(table="users"), topic.name, SCHEMA, **told, **more)
+        write = one.target.write
+        one.target.write = lambda batch, offsets: (sizes.append(len(batch)), write(batch, offsets))
+        return one
+
+    sizes: list[int] = []
+    topic.send(*({"id": 2 * i} for i in range(10)))
+    sink(batch_records=4).run(until=lambda done: done.lag == 0)
+    assert [size for size in sizes if size] == [4, 4, 2]
+    sizes.clear()
+    one = sink(pace_s=300.0)
+    thread = threading.Thread(target=one.run)
+    thread.start()
+    wait_until(lambda: one.done.phase == "following" and one.done.lag == 0)
+    topic.send({"id": 100})
+    topic.send({"id": 102})
+    one.finish()
+    thread.join()
+    assert [size for size in sizes if size] == [2]
+    for wrong in ({"pace_s": -1.0}, {"batch_records": 0}, {"batch_records": 50_001}):
+        with pytest.raises(UserError, match=r"expected (pace_s|batch_records) to be"):
+            sink(**wrong)
+
+
 def test_commands_write_build_anew_and_put_back(topic, tmp_path) -> None:
     """A topic and a target are a run; the other commands take the same."""
     topic.send({"id": 1, "name": "ann"})
@@ -237,7 +267,7 @@ def test_commands_write_build_anew_and_put_back(topic, tmp_path) -> None:
         assert done.exit_code == 0, done.output
         return done.output
 
-    assert "wrote 1 rows to users" in invoke(*told, "--once")
+    assert "wrote 1 rows to users" in invoke(*told, "--once", "--pace", "9", "--batch-records", "5")
     assert "rebuilt with 1 rows" in invoke("rebuild", *told)
     assert "before the last rebuild" in invoke("rebuild", *told, "--back")
     index = [topic.name, str(tmp_path / "users.tantivy"), *told[4:]]  # it has no table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import random
 import subprocess
@@ -131,6 +132,7 @@ class Hook:
     def __init__(self) -> None:
         self.requests: list[tuple[str, list[dict]]] = []
         self.answers: list[int] = []
+        self.authorizations: list[str | None] = []
         self.closes = False
         self.url = ""
 
@@ -146,6 +148,7 @@ def hook() -> Iterator[Hook]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             changes = [orjson.loads(line) for line in body.splitlines()]
+            one.authorizations.append(self.headers["Authorization"])
             status = one.answers.pop(0) if one.answers else 200
             if any(change["row"].get("name") == "bad" for change in changes):
                 status = 422
@@ -212,6 +215,30 @@ def test_a_connection_that_the_server_has_closed_is_opened_again() -> None:
         body = orjson.dumps({"row": {}})
         assert [web.ask("POST", "/hook", body)[0] for _ in range(3)] == [200, 200, 200]
         web.close()
+
+
+def test_secrets_are_taken_from_the_environment(topic, empty, monkeypatch) -> None:
+    """They aren't in the address, which others may see."""
+    monkeypatch.setenv("PENSTOCK_SINK_PASSWORD", "p:w@/ü")
+    topic.send({"id": 2, "name": "x"})
+    with hook() as one:
+        for user in ("", "ann@"):
+            target = from_address(one.url.replace("//", f"//{user}"), "")
+            follow(target, topic, name=f"{user}{topic.name}")
+            assert "p:w" not in target.name
+        monkeypatch.setenv("PENSTOCK_SINK_AUTHORIZATION", "Bearer abc")
+        follow(from_address(one.url, ""), topic, name=f"bearer{topic.name}")
+        told = base64.b64encode("ann:p:w@/ü".encode()).decode()
+        assert one.authorizations == [None, f"Basic {told}", "Bearer abc"]
+    empty.client.config_set("requirepass", "p:w@/ü")
+    try:
+        empty.client.auth("p:w@/ü")
+        follow(from_address(empty.url, "users"), topic)
+        monkeypatch.setenv("PENSTOCK_SINK_PASSWORD", "wrong")
+        with pytest.raises(SetupError, match="Correct the user and the password"):
+            follow(from_address(empty.url, "users"), topic)
+    finally:
+        empty.client.config_set("requirepass", "")
 
 
 def test_a_server_that_does_not_let_it_in_ends_the_sink(topic) -> None:

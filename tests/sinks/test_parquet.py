@@ -12,8 +12,8 @@ import pyarrow.dataset as ds
 import pytest
 
 from penstock.core.schema import Schema
-from penstock.errors import LimitError, UserError
-from penstock.sinks import from_address, parquet
+from penstock.errors import UserError
+from penstock.sinks import Sink, from_address, parquet
 from penstock.sinks._targets.contract import Batch, Rows
 from penstock.sinks._targets.lake import parquet as module
 
@@ -104,15 +104,24 @@ def test_columns_with_too_many_values_are_refused(
         parquet(tmp_path / "x.parquet", partition_by=by).open("sink", rows)
 
 
-def test_files_that_differ_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other types, another key or other partitions; further columns aren't. So are too many partitions."""
+@pytest.mark.parametrize("key", [(), ("id",)])
+def test_rows_of_many_partitions_are_several_commits(tmp_path, topic, monkeypatch, key) -> None:
+    """As many as it takes, such as of a history by day; a name that is too long is a dead letter."""
+    monkeypatch.setattr(module, "PARTITIONS_MAX", 3)
+    path, cities = tmp_path / "visits.parquet", [f"city{i}" for i in range(20)]
+    topic.send(*({"id": i, "city": city} for i, city in enumerate([*cities, "x" * 300, *cities])))
+    schema = "id BIGINT NOT NULL, city STRING"
+    sink = Sink(parquet(path, partition_by="city"), topic.name, schema, key=key, log=topic.log)
+    done = sink.run(until=lambda done: done.lag == 0)
+    assert (done.upserts, done.dead) == (40, 1)
+    table = ds.dataset(path, partitioning=ds.HivePartitioning.discover()).to_table()
+    assert sorted(table["id"].to_pylist()) == [i for i in range(41) if i != 20]
+
+
+def test_files_that_differ_are_refused(tmp_path: Path) -> None:
+    """Other types, another key or other partitions; further columns aren't."""
     path = tmp_path / "visits.parquet"
     target, _ = opened(path)
-    monkeypatch.setattr(module, "PARTITIONS_MAX", 2)
-    with pytest.raises(LimitError, match="at most 2 partitions"):
-        target.write(batch(0, CITIES), {0: 6})
-    with pytest.raises(LimitError, match="at most 255 bytes"):
-        target.write(batch(0, ["x" * 300]), {0: 1})
     target.write(batch(0, CITIES[:1]), {0: 1})
     target.close()
     for by, rows, message in (

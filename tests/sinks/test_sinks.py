@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import contextlib
 
+import numpy as np
 import orjson
+import pyarrow as pa
 import pytest
 
-from penstock.client import Client, Reader
+from penstock.client import Client
 from penstock.client.topic_admin import TopicAdmin
+from penstock.core.schema import Schema
 from penstock.errors import FencedError, UserError
-from penstock.sinks import Sink, mysql, sqlite
+from penstock.sinks import Sink, mysql
+from penstock.sinks._targets import mysql as mysql_target
+from penstock.sinks._targets import postgres as postgres_target
+from penstock.sinks._targets.contract import Batch, Rows
 
 SCHEMA = "id BIGINT NOT NULL, name STRING, amount DECIMAL(10, 2), at TIMESTAMP, tags ARRAY<STRING>"
 
@@ -37,7 +43,7 @@ def test_rows_of_all_types_are_kept(place, topic) -> None:
     """Of each type, values come as the database writes them."""
     schema = (
         "id BIGINT NOT NULL, b BOOLEAN, i INT, f FLOAT, d DOUBLE, n DECIMAL(10, 2), t TIMESTAMP, day DATE, "
-        "clock TIME, raw BINARY, u UUID, span INTERVAL, list ARRAY<STRING>, "
+        "clock TIME, raw BINARY, u UUID, span INTERVAL, list ARRAY<STRING>, lists ARRAY<ARRAY<BIGINT>>, "
         "s STRUCT<a BIGINT, raw BINARY, u UUID, m MAP<STRING, TIMESTAMP>>"
     )
     row = {
@@ -54,6 +60,7 @@ def test_rows_of_all_types_are_kept(place, topic) -> None:
         "u": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",
         "span": "PT1H",
         "list": ["a", None, 'q"\\'],
+        "lists": [[1, 2], [], None, [3]],
         "s": {"a": 7, "raw": "AP8="},
     }
     row["s"] |= {"u": row["u"], "m": {"x": "2024-02-29T13:45:30.500Z"}}
@@ -67,6 +74,8 @@ def test_rows_of_all_types_are_kept(place, topic) -> None:
     assert text == "12.50 a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
     [(struct,)] = place.rows("SELECT s FROM users WHERE id = 1")
     assert (orjson.loads(struct) if isinstance(struct, str) else struct) == row["s"]
+    [(lists,)] = place.rows("SELECT lists FROM users WHERE id = 1")
+    assert (orjson.loads(lists) if isinstance(lists, str) else lists) == row["lists"]
 
 
 def test_rows_that_are_refused_are_dead_letters_and_hold_up_nothing(place, topic) -> None:
@@ -79,26 +88,6 @@ def test_rows_that_are_refused_are_dead_letters_and_hold_up_nothing(place, topic
     assert done.dead in {1, 2}  # 7 may have been deleted before it was tried
     with Client(topic.log) as client:
         assert client.offsets(f"refusing{topic.name}.dead-letters") == {0: done.dead}
-
-
-def test_a_record_of_megabytes_that_does_not_fit_is_a_dead_letter(tmp_path, topic) -> None:
-    """The sink's topic takes larger records than topics do by default; what is too long is cut."""
-    with TopicAdmin(topic.log) as admin:
-        admin.change_configs(topic.name, {"max.message.bytes": str(16 << 20)})
-    for size in (3 << 20, 9 << 20):
-        topic.send({"id": 1, "amount": "x" * size})
-    topic.send({"id": 2})
-    name = f"long{topic.name}"
-    target = sqlite(tmp_path / "own.sqlite", table="users")
-    sink = Sink(target, topic.name, SCHEMA, key="id", log=topic.log, name=name)
-    done = sink.run(until=lambda done: done.lag == 0)
-    assert (done.upserts, done.dead) == (1, 2)
-    with Reader(topic.log) as reader:
-        found = [*reader.read(f"{name}.dead-letters", 0, 0, 2)]
-    assert [len(one) for records in found for one in records.values().to_pylist()] == [
-        (3 << 20) + len('{"id":1,"amount":""}'),
-        8 << 20,
-    ]
 
 
 def test_records_that_do_not_fit_are_dead_letters(place, topic) -> None:
@@ -130,6 +119,35 @@ def test_a_second_sink_fences_the_first(place, topic) -> None:
         target.write(sink._nothing, {0: 5})
     target.close()
     assert place.rows("SELECT count(*) FROM penstock_sinks WHERE part = 0") == [(0,)]
+
+
+@pytest.mark.parametrize("place", ["postgres", "mysql"], indirect=True)
+def test_a_process_that_hangs_in_a_transaction_holds_up_no_other_for_long(
+    request, place, topic, monkeypatch
+) -> None:
+    """The server ends its transaction; where it continues, it opens the target again, and is fenced."""
+    module = {"postgres": postgres_target, "mysql": mysql_target}
+    monkeypatch.setattr(module[request.node.callspec.params["place"]], "HUNG_S", 1)
+    rows = Rows(topic.name, Schema.parse("id BIGINT NOT NULL, name STRING"), ("id",))
+    none = rows.nothing()
+    upserts = pa.RecordBatch.from_pylist([{"id": 2, "name": "ann"}], none.schema)
+    batch = Batch(upserts, none.select(["id"]), np.zeros(1, np.int64), np.zeros(0, np.int64), 0)
+    hangs, other = (place.make(table="users") for _ in range(2))
+    hangs.open("sink", rows)
+    load = hangs.load
+
+    def hang(*told) -> None:
+        other.open("sink", rows)
+        load(*told)
+
+    hangs.load = hang
+    with pytest.raises(hangs.passing):
+        hangs.write(batch, {0: 1})
+    assert place.rows("SELECT id FROM users") == []
+    other.write(batch, {0: 1})
+    assert place.rows("SELECT id FROM users") == [(2,)]
+    for one in (hangs, other):
+        one.close()
 
 
 def test_a_table_that_lacks_columns_is_an_error(place, topic) -> None:

@@ -53,6 +53,7 @@ class _Sink:
     topic: str
     schema: Schema
     key: tuple[str, ...]
+    batching: dict[str, Any]
 
 
 class DatabaseFlow(SqlFlow):
@@ -173,6 +174,8 @@ class DatabaseFlow(SqlFlow):
         every: str | timedelta | None = None,
         partitions: int = 1,
         retention: str | timedelta | None = None,
+        pace_s: float | None = None,
+        batch_records: int | None = None,
     ) -> None:
         """Keeps a table of another system equal to a table of this program, or appends a stream's rows to it.
 
@@ -189,6 +192,8 @@ class DatabaseFlow(SqlFlow):
             every: of upserts, the shortest time between two changes of a key, as of `Table.to`.
             partitions: the number of partitions of a new topic.
             retention: how long a new topic keeps records; None: without limit.
+            pace_s: the least time between two writes, as of `ps.sinks.Sink`.
+            batch_records: of a transaction of the target, at most, as of `ps.sinks.Sink`.
         """
         if not isinstance(table, Table | Stream):
             raise FlowError(f"expected a table or a stream; found {type(table).__name__}")
@@ -222,7 +227,8 @@ class DatabaseFlow(SqlFlow):
         own = name or between
         if own in self._followers:
             raise FlowError(f"expected each sink once; found two called {own!r}. Say name=…")
-        self._followers[own] = _Sink(own, target, between, output.node.schema, key)
+        batching = {"pace_s": pace_s, "batch_records": batch_records}
+        self._followers[own] = _Sink(own, target, between, output.node.schema, key, batching)
 
     def _create_sink(self, statement: Statement, dialect: str) -> None:
         """CREATE SINK … INTO 'postgresql://…', or a topic."""
@@ -306,7 +312,13 @@ class DatabaseFlow(SqlFlow):
         from penstock.sinks import Sink
 
         return [
-            Sink(one.target, one.topic, one.schema, key=one.key, log=address, name=one.name)
+            Sink(
+                *(one.target, one.topic, one.schema),
+                key=one.key,
+                log=address,
+                name=one.name,
+                **one.batching,
+            )
             for one in self._followers.values()
         ]
 

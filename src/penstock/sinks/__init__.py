@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from penstock.sinks._control import pause, resume, status, wait_for
     from penstock.sinks._metrics import serve_metrics, sink_metrics
     from penstock.sinks._rebuilding import go_back, rebuild
-    from penstock.sinks._report import SILENT_MS, sink_phase
+    from penstock.sinks._report import SILENT_MS, letters_topic, sink_phase
     from penstock.sinks._sink import Followed, Sink
     from penstock.sinks._targets.address import from_address
     from penstock.sinks._targets.contract import Target
@@ -45,6 +45,7 @@ else:  # administration needs none of the targets
             ),
             "_report": (
                 "SILENT_MS",
+                "letters_topic",
                 "sink_phase",
             ),
             "_sink": (
@@ -94,6 +95,7 @@ __all__ = [
     "http",
     "iceberg",
     "kafka",
+    "letters_topic",
     "mysql",
     "parquet",
     "pause",

@@ -6,6 +6,8 @@ committed offset has room for a text. It is written once a second, so silence me
 
 from __future__ import annotations
 
+import re
+import zlib
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -16,6 +18,8 @@ __all__ = [
     "SILENT_MS",
     "TROUBLE_CHARS_MAX",
     "control_topic",
+    "letters_topic",
+    "own_topic",
     "report",
     "sink_phase",
 ]
@@ -28,21 +32,47 @@ SILENT_MS: Final = 15_000
 """A sink reports every second, and every 5 while it waits: one that didn't for so long is gone, or hangs."""
 
 
+TOPIC_CHARS_MAX: Final = 249
+"""Of the name of a topic of Kafka."""
+
+
+def own_topic(name: str, end: str = "") -> str:
+    """A topic of a sink, whose name may have what Kafka's topics may not.
+
+    >>> own_topic("users.users", ".dead-letters"), own_topic("users.Größen", ".dead-letters")
+    ('users.users.dead-letters', 'users.Gr__en_7c6a5c8a.dead-letters')
+    """
+    own = re.sub(r"[^A-Za-z0-9._-]", "_", name)
+    if own == name and len(own) + len(end) <= TOPIC_CHARS_MAX:
+        return own + end
+    return f"{own[: TOPIC_CHARS_MAX - 9 - len(end)]}_{zlib.crc32(name.encode()):08x}{end}"
+
+
 def control_topic(name: str) -> str:
     """The topic of requests to a sink: `pause`, `resume`."""
-    return f"{name}.sink.control"
+    return own_topic(name, ".sink.control")
+
+
+def letters_topic(name: str) -> str:
+    """The topic of a sink's dead letters."""
+    return own_topic(name, ".dead-letters")
 
 
 def report(figures: Mapping[str, Any]) -> str:
     """The text: a JSON object of less than 4,096 bytes.
 
     Args:
-        figures: of `Sink.figures`. The topic and the lag are left out, as the group's offsets show them.
+        figures: of `Sink.figures`. The topics and the lag are left out: the sink's name and its group's
+            offsets tell them.
 
     >>> report({"phase": "following", "at_ms": 5, "topic": "users", "last_error": "it was away", "lag": 3})
     '{"phase":"following","at_ms":5,"last_error":"it was away"}'
     """
-    told = {name: value for name, value in figures.items() if name not in ("topic", "lag")}
+    told = {
+        name: value
+        for name, value in figures.items()
+        if name not in ("topic", "letters_topic", "lag")
+    }
     if told.get("trouble"):
         told["last_error"] = ""  # the same text
     for name in ("trouble", "last_error"):

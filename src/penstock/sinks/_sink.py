@@ -14,13 +14,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.client import Client, Producer, Reader
 from penstock.client.schemas import registered_kinds, registered_schemas
@@ -29,7 +27,6 @@ from penstock.core.schema import Schema
 from penstock.errors import BrokerError, FencedError, SetupError, UserError
 from penstock.flow.checks import check_changelog
 from penstock.formats.changelog import ChangelogDecoder, ChangelogFormat, Changes
-from penstock.formats.json import encode_rows
 from penstock.formats.registered import (
     Encoded,
     RegisteredChangelog,
@@ -37,7 +34,8 @@ from penstock.formats.registered import (
     registered_changelog,
 )
 from penstock.sinks._breaker import Breaker, Circuit
-from penstock.sinks._report import GROUP_PREFIX, control_topic, report
+from penstock.sinks._letters import Letters
+from penstock.sinks._report import GROUP_PREFIX, control_topic, letters_topic, report
 from penstock.sinks._targets.contract import Batch, RefusedError, Rows, Target
 from penstock.wire.columns import Records
 
@@ -45,7 +43,7 @@ __all__ = ["Followed", "Sink"]
 
 
 STEP_OFFSETS: Final = 50_000
-"""Records of a transaction of the target, at most."""
+"""Records of a transaction of the target, at most; less where a sink's `batch_records` says so."""
 CHUNK_BYTES: Final = 4 << 20
 """Bytes that are read from the log at a time, and are in memory."""
 WAIT_S: Final = 0.5
@@ -56,11 +54,6 @@ REPORT_S: Final = 5.0
 """How long a sink that waits or ends tries to say so, and how often one that waits does."""
 BACKOFF_S: Final = (0.2, 30.0)
 """The first pause after an error that passes, and the longest; doubled each time, with jitter."""
-LETTER_BYTES_MAX: Final = 8 << 20
-"""Of a dead letter; what is longer is cut."""
-LETTERS: Final = {"retention.ms": "-1", "max.message.bytes": str(LETTER_BYTES_MAX + (1 << 20))}
-"""The settings of a topic of dead letters: one is larger than its record, which was compressed and without
-the reason."""
 _log = logging.getLogger(__name__)
 
 
@@ -112,6 +105,10 @@ class Sink:
         registry: the URL of the schema registry that knows the records' schemas.
         name: under which offsets are kept; by default `TOPIC.TABLE`. One process at a time has it: another
             one that begins fences the first.
+        pace_s: the least time between two writes while it follows, in seconds: what comes meanwhile is
+            written together. By default the target's, which is 0 where a write costs little. The last
+            records of a run don't wait.
+        batch_records: of a transaction of the target, at most; 4 MiB of them are another limit.
         settings: further arguments of `penstock.client.Client`.
 
     Raises:
@@ -129,12 +126,17 @@ class Sink:
         format: ChangelogFormat | RegisteredFormat = "json",  # noqa: A002 - the field's name
         registry: str | None = None,
         name: str | None = None,
+        pace_s: float | None = None,
+        batch_records: int | None = None,
         **settings: Any,
     ) -> None:
+        _check_batching(pace_s, batch_records)
         columns = Schema.parse(schema) if isinstance(schema, str) else schema
         keys = (key,) if isinstance(key, str) else tuple(key)
         for one in keys:
             columns[one]  # raises the error that says which there are
+        # A NULL has no place in a key: some targets refuse it, others would take it for a text.
+        columns = Schema(tuple(replace(f, required=f.required or f.name in keys) for f in columns))
         changes, encoded = check_changelog(format, registry)
         if changes != "json" and not keys:
             raise UserError(f"expected a key with format={format!r}; found none")
@@ -143,6 +145,7 @@ class Sink:
         self._decoder = _decoder(columns, keys or columns.names[:1], changes, encoded)
         self._address, self._settings = log.removeprefix("kafka://"), settings
         self.name = name or f"{topic}.{getattr(target, 'table', 'sink')}"
+        self._pace_s, self._batch_records = pace_s, batch_records
         self._end, self._finishes = threading.Event(), threading.Event()
         self._is_paused, self._asked = False, 0.0
         self._shown, self._since_ms = 0.0, _now_ms()
@@ -164,7 +167,7 @@ class Sink:
         """Another sink of the same records, with a target and a name of its own."""
         topic, schema, key = self._rows.topic, self._rows.schema, self._rows.key
         told: dict[str, Any] = {"log": self._address, "format": self._format, **self._settings}
-        told["registry"] = self._registry
+        told |= {"registry": self._registry, "batch_records": self._batch_records}
         return Sink(target, topic, schema, key=key, name=name, **told)
 
     @property
@@ -242,9 +245,9 @@ class Sink:
         """What this sink does now, as values of JSON; `Followed` describes them.
 
         Returns:
-            `topic`, `target` (without a password), `phase`, `breaker`, `trouble`, `last_error`, `lag`,
-            `progress`, `upserts`, `deletes`, `dead`, `retries`, `behind_ms`; `since_ms`, when the phase
-            began, and `at_ms`, now, in milliseconds since 1970.
+            `topic`, `letters_topic`, `target` (without a password), `phase`, `breaker`, `trouble`,
+            `last_error`, `lag`, `progress`, `upserts`, `deletes`, `dead`, `retries`, `behind_ms`;
+            `since_ms`, when the phase began, and `at_ms`, now, in milliseconds since 1970.
         """
         done = self.done
         return {
@@ -252,6 +255,7 @@ class Sink:
             "since_ms": self._since_ms,
             "at_ms": _now_ms(),
             "topic": self._rows.topic,
+            "letters_topic": letters_topic(self.name),
             "target": str(getattr(self._target, "name", "")),
             "breaker": done.breaker,
             "trouble": done.trouble,
@@ -293,8 +297,9 @@ class Sink:
         with (
             Client(self._address, **settings) as client,
             Reader(self._address, **settings) as reader,
-            Producer(self._address, **settings) as self._letters,
+            Producer(self._address, **settings) as producer,
         ):
+            self._letters = Letters(client, producer, self.name, topic)
             if not self._has_topic(client, until):
                 return
             try:
@@ -376,7 +381,8 @@ class Sink:
 
     def _wait_until_due(self, client: Client, ends: Mapping[int, int]) -> None:
         """Waits as long as the target wants between writes; not when it is to end."""
-        until = time.monotonic() + getattr(self._target, "pace_s", 0.0)
+        pace_s = getattr(self._target, "pace_s", 0.0) if self._pace_s is None else self._pace_s
+        until = time.monotonic() + pace_s
         while time.monotonic() < until and not self._finishes.is_set():
             if self._end.wait(min(WAIT_S, max(until - time.monotonic(), 0.0))):
                 return
@@ -401,7 +407,7 @@ class Sink:
         for partition, end in ends.items():
             at = offsets.setdefault(partition, 0)
             while at < end and not (self._end.is_set() or self._is_paused):
-                stop = min(end, at + STEP_OFFSETS)
+                stop = min(end, at + (self._batch_records or STEP_OFFSETS))
                 for records in reader.read(
                     self._rows.topic, partition, at, stop, chunk_bytes=CHUNK_BYTES, missing="skip"
                 ):
@@ -427,14 +433,13 @@ class Sink:
     # -- records to the target --------------------------------------------------------------------------
 
     def _write(self, records: Records | None, partition: int, offset: int) -> None:
-        offsets = {partition: offset}
         if records is None:
-            self._target.write(self._nothing, offsets)
+            self._target.write(self._nothing, {partition: offset})
         else:
             changes = self._decoder.decode(records)
-            self._bury(records, changes, partition)
-            batch = self._batch(changes, records.offset, partition)
-            self._put(batch, offsets, partition)
+            if len(changes.bad_rows):
+                self._bury(records, changes.bad_rows, changes.reasons, partition)
+            self._put(records, changes, slice(0, len(changes.rows)), partition, offset)
         self._succeed()
         self.done.offsets[partition] = offset
 
@@ -444,15 +449,41 @@ class Sink:
         at = np.zeros(0, np.int64)
         return Batch(none, none.select(list(self._rows.key)), at, at, 0)
 
-    def _batch(self, changes: Changes, at: npt.NDArray[np.int64], partition: int) -> Batch:
+    def _put(
+        self, records: Records, changes: Changes, some: slice, partition: int, offset: int
+    ) -> None:
+        """Writes some changes, and the offset behind them; those that the target refuses are dead letters.
+
+        They are found by halving. The halves are transactions of their own, in the records' order, each with
+        the offset behind it. So what the last rows of some keys break together, such as a unique column when
+        two rows exchange their values, is written as the topic's records did it.
+        """
+        batch = self._batch(records, changes, some, partition)
+        try:
+            self._target.write(batch, {partition: offset})
+        except RefusedError as error:
+            if some.stop - some.start > 1:
+                middle = (some.start + some.stop) // 2
+                behind = int(records.offset[changes.rows[middle]])
+                first, second = slice(some.start, middle), slice(middle, some.stop)
+                self._put(records, changes, first, partition, behind)
+                self._put(records, changes, second, partition, offset)
+                return
+            self._bury(records, changes.rows[some], [str(error)], partition)
+            self._target.write(self._nothing, {partition: offset})
+        else:
+            self.done.upserts += len(batch.upserts)
+            self.done.deletes += len(batch.deletes)
+
+    def _batch(self, records: Records, changes: Changes, some: slice, partition: int) -> Batch:
         """Of each key the last change."""
-        keys = list(self._rows.key)
-        columns, deleted = changes.columns, changes.deleted
+        keys, deleted = list(self._rows.key), changes.deleted[some]
+        columns = changes.columns.slice(some.start, some.stop - some.start)
+        at = records.offset[changes.rows[some]]
         if not keys:
             kept, none = np.flatnonzero(~deleted), np.zeros(0, np.int64)
             appended = columns.take(kept)
-            offsets = at[changes.rows[kept]]
-            return Batch(appended, columns.slice(0, 0).select([]), offsets, none, partition)
+            return Batch(appended, columns.slice(0, 0).select([]), at[kept], none, partition)
         numbers = pa.array(np.arange(len(columns)))
         table = pa.Table.from_batches([columns.select(keys)]).append_column("$at", numbers)
         last = np.sort(
@@ -462,64 +493,23 @@ class Sink:
         return Batch(
             columns.take(last[~gone]),
             columns.select(keys).take(last[gone]),
-            at[changes.rows[last[~gone]]],
-            at[changes.rows[last[gone]]],
+            at[last[~gone]],
+            at[last[gone]],
             partition,
         )
 
-    def _put(self, batch: Batch, offsets: Mapping[int, int], partition: int) -> None:
-        """Writes a batch; rows that the target refuses are found by halving it, and are dead letters.
+    def _bury(self, records: Records, rows: np.ndarray, reasons: list[str], partition: int) -> None:
+        self._letters.send(records, rows, reasons, partition)
+        self.done.dead += len(rows)
 
-        The halves are transactions of their own. Of rows with keys, the last one has the offsets: a kill in
-        between repeats those before, which changes nothing, as a key's last row is the same. Rows without
-        keys are in the order of their records, so each half has the offset behind it.
-        """
-        try:
-            self._target.write(batch, offsets)
-        except RefusedError as error:
-            if len(batch) > 1:
-                first, second = batch.halves()
-                behind = {} if self._rows.key else {partition: int(second.upserted_at[0])}
-                self._put(first, behind, partition)
-                self._put(second, offsets, partition)
-                return
-            some = batch.upserts if len(batch.upserts) else batch.deletes
-            values = pc.cast(encode_rows(pa.Table.from_batches([some])), pa.binary())
-            self._send_letters(values, [str(error)], [-1], partition)
-            self._target.write(self._nothing, offsets)
-        else:
-            self.done.upserts += len(batch.upserts)
-            self.done.deletes += len(batch.deletes)
 
-    def _bury(self, records: Records, changes: Changes, partition: int) -> None:
-        """Makes dead letters of the records that don't fit."""
-        if not len(changes.bad_rows):
-            return
-        values = records.values().take(pa.array(changes.bad_rows))
-        offsets = records.offset[changes.bad_rows].tolist()
-        self._send_letters(values, changes.reasons, offsets, partition)
-
-    def _send_letters(
-        self, values: Any, reasons: list[str], offsets: list[int], partition: int
-    ) -> None:
-        topic = f"{self.name}.dead-letters"
-        with Client(self._address, **self._settings) as client:
-            client.create_topic(topic, 1, LETTERS, exists_ok=True)
-        headers = [
-            [
-                ("penstock.reason", reason[:2000].encode()),
-                ("penstock.topic", self._rows.topic.encode()),
-                ("penstock.partition", str(partition).encode()),
-                ("penstock.offset", str(offset).encode()),
-            ]
-            for reason, offset in zip(reasons, offsets, strict=True)
-        ]
-        cut = pc.binary_slice(values, 0, LETTER_BYTES_MAX)
-        now_ms = np.full(len(values), time.time_ns() // 1_000_000)
-        self._letters.send(topic, 0, None, cut, now_ms, headers=headers)
-        self.done.dead += len(values)
-        some = "a dead letter" if len(values) == 1 else f"{len(values)} dead letters, such as"
-        _log.warning("%s: %s: %s", self.name, some, reasons[0])
+def _check_batching(pace_s: float | None, batch_records: int | None) -> None:
+    if pace_s is not None and pace_s < 0:
+        raise UserError(f"expected pace_s to be 0 or more; found {pace_s!r}")
+    if batch_records is not None and not 1 <= batch_records <= STEP_OFFSETS:
+        raise UserError(
+            f"expected batch_records to be from 1 to {STEP_OFFSETS:,}; found {batch_records!r}"
+        )
 
 
 def _decoder(

@@ -95,6 +95,22 @@ def test_an_instant_that_an_index_cannot_hold_is_a_dead_letter(tmp_path, topic, 
     assert all(re.search(reason, one) for one in said)
 
 
+def test_an_array_is_a_field_with_several_values(tmp_path, topic) -> None:
+    """Of any type; each is found as a whole."""
+    path, u = tmp_path / "users.tantivy", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
+    topic.send({"id": 1, "u": [u, None, u], "n": ["1.50", 2], "s": [{"a": 1}], "l": [[1, 2], []]})
+    schema = "u ARRAY<UUID>, n ARRAY<DECIMAL(5, 2)>, s ARRAY<STRUCT<a INT>>, l ARRAY<ARRAY<INT>>"
+    follow(tantivy(path), topic, f"id BIGINT NOT NULL, name STRING, {schema}")
+    [found] = documents(path, f'u:"{u}" AND n:"2.00"')
+    assert found == {
+        "id": [1],
+        "u": [u, u],
+        "n": ["1.50", "2.00"],
+        "s": ['{"a":1}'],
+        "l": ["[1,2]", "[]"],
+    }
+
+
 def test_a_crash_before_the_commit_gives_the_offsets_before_it(tmp_path, topic) -> None:
     """The file with the offsets is replaced first; the index says that the commit didn't happen."""
     path = tmp_path / "users.tantivy"

@@ -101,6 +101,12 @@ def _options(command: Any) -> Any:
                 metavar="NAME",
                 help="The name under which offsets are stored. Default: TOPIC.TABLE.",
             ),
+            click.option(
+                "--batch-records",
+                type=click.IntRange(1),
+                metavar="COUNT",
+                help="Records of a transaction of the target, at most. Default: 50,000, and 4 MiB.",
+            ),
             broker_option,
         )
     ):
@@ -117,7 +123,9 @@ def _made(
     form: Any,
     registry: str | None,
     name: str | None,
+    batch_records: int | None,
     broker: str | None,
+    pace_s: float | None = None,
 ) -> Sink:
     from penstock.sinks import Sink, from_address
 
@@ -130,6 +138,8 @@ def _made(
         format=form,
         registry=registry,
         name=name,
+        pace_s=pace_s,
+        batch_records=batch_records,
         **client_settings(),
     )
 
@@ -137,6 +147,14 @@ def _made(
 @sink.command("run")
 @_options
 @click.option("--once", is_flag=True, help="End when all is written.")
+@click.option(
+    "--pace",
+    "pace_s",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="The least time between two writes; what comes meanwhile is written together. Default: 5 for "
+    "Iceberg, Delta and Parquet, else 0.",
+)
 @click.option(
     "--metrics",
     metavar="HOST:PORT",

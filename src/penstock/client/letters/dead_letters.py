@@ -35,7 +35,15 @@ from penstock.errors import SetupError, UserError
 from penstock.wire.columns import Records, header
 from penstock.wire.headers import header_values
 
-__all__ = ["REPLAYED_HEADER", "TOPIC_SUFFIX", "DeadLetters", "Group", "Letter", "Where"]
+__all__ = [
+    "CUT_HEADER",
+    "REPLAYED_HEADER",
+    "TOPIC_SUFFIX",
+    "DeadLetters",
+    "Group",
+    "Letter",
+    "Where",
+]
 
 TOPIC_SUFFIX: Final = ".dead-letters"
 REPLAYED_HEADER: Final = "penstock.replayed"

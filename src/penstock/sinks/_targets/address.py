@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+import os
+from typing import Any, Final
+from urllib.parse import parse_qsl, quote, urlsplit
 
 from penstock.errors import UserError
 from penstock.sinks._targets.contract import Target
@@ -22,9 +23,18 @@ from penstock.sinks._targets.vectors import vectors
 
 __all__ = ["from_address"]
 
+PASSWORD: Final = "PENSTOCK_SINK_PASSWORD"  # noqa: S105 - its name
+"""The variable with the password of an address of Redis, or over HTTP, that has none."""
+AUTHORIZATION: Final = "PENSTOCK_SINK_AUTHORIZATION"
+"""The variable with the header `Authorization` of requests, such as `Bearer …`."""
+
 
 def from_address(address: str, table: str) -> Target:
     """A target by its address: see docs/sinks.md.
+
+    What others may not see needs not be in it: passwords of databases are found as their own programs find
+    them, that of Redis and of servers over HTTP in PENSTOCK_SINK_PASSWORD, and the header `Authorization` of
+    these in PENSTOCK_SINK_AUTHORIZATION.
 
     Args:
         address: `postgresql://…`, `mysql://…`, `redis://…?value=hash&expire_s=60`,
@@ -44,9 +54,9 @@ def from_address(address: str, table: str) -> Target:
     if address.startswith(("redis://", "rediss://")):
         return _redis(address, table)
     if address.startswith(("elasticsearch+http", "opensearch+http")):
-        return elasticsearch(address.partition("+")[2], table=table)
+        return elasticsearch(_opened(address.partition("+")[2]), table=table, headers=_headers())
     if address.startswith(("http://", "https://")):
-        return http(address)
+        return http(_opened(address), headers=_headers())
     if address.startswith("kafka://"):
         return kafka(address, table=table)
     if address.endswith(".iceberg"):
@@ -71,6 +81,20 @@ def from_address(address: str, table: str) -> Target:
         "DIRECTORY.delta, DIRECTORY.parquet or DIRECTORY.vectors; found "
         f"{address.rpartition('@')[2]!r}"
     )
+
+
+def _opened(url: str, *, needs_user: bool = True) -> str:
+    """An address with the password of the environment, where it has none; of a user, where it needs one."""
+    password, parts = os.environ.get(PASSWORD), urlsplit(url)
+    if not password or parts.password is not None or (needs_user and not parts.username):
+        return url
+    user, _, host = parts.netloc.rpartition("@")
+    return parts._replace(netloc=f"{user}:{quote(password, safe='')}@{host}").geturl()
+
+
+def _headers() -> dict[str, str] | None:
+    told = os.environ.get(AUTHORIZATION)
+    return {"Authorization": told} if told else None
 
 
 def _parquet(path: str, told: str) -> Target:
@@ -99,5 +123,5 @@ def _redis(address: str, table: str) -> Target:
         raise UserError(
             f"expected value=… and expire_s=SECONDS behind the address of Redis; found {told or expire_s!r}"
         )
-    url = urlsplit(address)._replace(query="").geturl()
+    url = _opened(urlsplit(address)._replace(query="").geturl(), needs_user=False)
     return redis(url, table=table, value=value, expire_s=int(expire_s) if expire_s else None)

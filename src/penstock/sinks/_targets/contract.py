@@ -41,6 +41,7 @@ __all__ = [
     "Rows",
     "Switchable",
     "Target",
+    "changed",
     "fenced",
     "nothing_before",
     "replaced",
@@ -97,28 +98,6 @@ class Batch:
     def __len__(self) -> int:
         return len(self.upserts) + len(self.deletes)
 
-    def halves(self) -> tuple[Batch, Batch]:
-        """Two smaller ones; deletions in the first."""
-        up, gone = len(self.upserts) // 2, len(self.deletes)
-        if not len(self.upserts):
-            gone //= 2
-        return (
-            Batch(
-                self.upserts.slice(0, up),
-                self.deletes.slice(0, gone),
-                self.upserted_at[:up],
-                self.deleted_at[:gone],
-                self.partition,
-            ),
-            Batch(
-                self.upserts.slice(up),
-                self.deletes.slice(gone),
-                self.upserted_at[up:],
-                self.deleted_at[gone:],
-                self.partition,
-            ),
-        )
-
 
 class Target(Protocol):
     """What a sink writes to; see the contract above."""
@@ -169,6 +148,11 @@ def fenced(table: str, sink: str) -> FencedError:
         f"expected to write to {table!r} as the sink {sink!r}; found that another process has begun under "
         "this name. Run one at a time"
     )
+
+
+def changed(table: str, error: BaseException) -> ConnectionError:
+    """What is raised where a table was dropped or altered meanwhile: it passes, as it is opened again."""
+    return ConnectionError(f"{table} isn't what it was when it was opened: {str(error).strip()}")
 
 
 def replaced(table: str) -> ConnectionError:

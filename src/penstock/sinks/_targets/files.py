@@ -66,10 +66,9 @@ class SqliteTarget(SqlTarget):
         """Locks of others; a disk that is full."""
         return (sqlite3.OperationalError,)
 
-    @property
-    def refusing(self) -> tuple[type[BaseException], ...]:
+    def refuses(self, error: BaseException) -> bool:
         """Of values and constraints."""
-        return (sqlite3.IntegrityError, sqlite3.DataError, OverflowError)
+        return isinstance(error, sqlite3.IntegrityError | sqlite3.DataError | OverflowError)
 
     def connect(self) -> None:
         """Opens the file."""
@@ -134,11 +133,11 @@ def _plain(value: Any, type_: pa.DataType) -> Any:
     if type_ == UUID:
         return str(uuid.UUID(bytes=value))
     if isinstance(value, Decimal):
-        return str(value)
+        return f"{value:f}"
     if isinstance(value, dt.timedelta):
         return (value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds
     if isinstance(value, dt.datetime):
-        return value.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return value.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
     if isinstance(value, dt.date | dt.time):
         return value.isoformat()
     return value
@@ -164,14 +163,11 @@ class DuckTarget(SqlTarget):
         """A file that another process has open; conflicts; a disk that is full."""
         return (self._module.IOException, self._module.TransactionException)
 
-    @property
-    def refusing(self) -> tuple[type[BaseException], ...]:
+    def refuses(self, error: BaseException) -> bool:
         """Of values and constraints."""
-        return (
-            self._module.ConstraintException,
-            self._module.ConversionException,
-            self._module.OutOfRangeException,
-        )
+        module = self._module
+        refused = (module.ConstraintException, module.ConversionException)
+        return isinstance(error, (*refused, module.OutOfRangeException))
 
     def connect(self) -> None:
         """Opens the file."""

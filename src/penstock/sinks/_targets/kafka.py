@@ -1,16 +1,14 @@
 """A topic of another cluster: records and offsets are one of its transactions.
 
 The offsets are the newest record of a compacted topic with one partition, `penstock.target.NAME.TOPIC`
-(`_state_topic`), which only this sink's transactions write: when one begins, those before are ended, and
+(`own_topic`), which only this sink's transactions write: when one begins, those before are ended, and
 their records can be read. A group's offsets would be forgotten after a week without commits. Those of earlier
 releases are read from the group of this name.
 """
 
 from __future__ import annotations
 
-import re
 import time
-import zlib
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -22,6 +20,7 @@ from penstock.client import Client, Reader, TransactionalProducer
 from penstock.client.groups import GroupAdmin
 from penstock.core.databases import described
 from penstock.errors import BrokerError, LimitError, UserError
+from penstock.sinks._report import own_topic
 from penstock.sinks._targets.contract import Batch, RefusedError, Rows
 from penstock.sinks._targets.texts import json_rows, key_texts
 
@@ -29,8 +28,6 @@ __all__ = ["KafkaTarget", "kafka"]
 
 LOOKED_BACK: Final = 100
 """Offsets before the end that are read first: markers of transactions are behind the newest record."""
-TOPIC_CHARS_MAX: Final = 249
-"""Of the name of a topic of Kafka."""
 STATE_CONFIGS: Final = {"cleanup.policy": "compact", "segment.ms": "3600000"}
 
 
@@ -82,7 +79,7 @@ class KafkaTarget:
         self.close()
         self._sink, self._rows = sink, rows
         self._group = f"penstock.target.{sink}.{rows.topic}"
-        self._states = _state_topic(self._group)
+        self._states = own_topic(self._group)
         self._writer = TransactionalProducer(self._address, self._group, **self._settings)
         self._writer.start()  # before offsets are read: what another one left is ended then
         configs = {"cleanup.policy": "compact"} if self._compact and rows.key else {}
@@ -173,15 +170,3 @@ class KafkaTarget:
         if self._writer is not None:
             self._writer.close()
         self._writer = None
-
-
-def _state_topic(group: str) -> str:
-    """The topic with the offsets of a sink, whose name may have what Kafka's topics may not.
-
-    >>> _state_topic("penstock.target.a.b"), _state_topic("penstock.target.a b.b")
-    ('penstock.target.a.b', 'penstock.target.a_b.b_eedb1619')
-    """
-    own = re.sub(r"[^A-Za-z0-9._-]", "_", group)
-    if own == group and len(own) <= TOPIC_CHARS_MAX:
-        return own
-    return f"{own[: TOPIC_CHARS_MAX - 9]}_{zlib.crc32(group.encode()):08x}"

@@ -25,7 +25,7 @@ from penstock.core.databases import described, mysql_parameters, pymysql_module,
 from penstock.core.schema import INTERVAL, TIME_OF_DAY, TIMESTAMP, UUID
 from penstock.errors import SetupError, UserError
 from penstock.sinks._targets.contract import NEW, OLD, Rows
-from penstock.sinks._targets.sql import APART, STATE_TABLE, SWITCHED, SqlTarget, quoted
+from penstock.sinks._targets.sql import APART, HUNG_S, STATE_TABLE, SWITCHED, SqlTarget, quoted
 from penstock.sinks._targets.texts import json_values
 
 __all__ = ["MysqlTarget", "mysql"]
@@ -62,8 +62,27 @@ INTENT: Final = -3
 KINDS: Final = {1: ([("", OLD), (NEW, "")], OLD), 2: ([("", APART), (OLD, ""), (APART, OLD)], None)}
 """What is renamed, and what is dropped before: a switch, and the way back."""
 
-REFUSED: Final = frozenset({1048, 1062, 1264, 1265, 1292, 1364, 1366, 1406, 1452, 3140, 3819, 4025})
-"""Error numbers of values and constraints."""
+_VALUES: Final = (
+    1048,
+    1062,
+    1264,
+    1265,
+    1292,
+    1364,
+    1365,
+    1366,
+    1369,
+    1406,
+    1451,
+    1452,
+    1526,
+    1690,
+)
+REFUSED: Final = frozenset({*_VALUES, 1153, 1301, 1644, 3140, 3819, 4025})
+"""Error numbers of values, constraints, packets that are too large, and triggers (1644: SIGNAL)."""
+NO_TABLE: Final = 1146
+LITERAL_BYTES: Final = 8
+"""Of a character in a statement, at most: it has up to 4, and quotes are doubled."""
 
 
 def mysql(url: str, *, table: str, create: bool = True) -> MysqlTarget:
@@ -101,10 +120,16 @@ class MysqlTarget(SqlTarget):
         """Of connections, deadlocks, servers that restart."""
         return (self._module.err.OperationalError, self._module.err.InterfaceError)
 
-    @property
-    def refusing(self) -> tuple[type[BaseException], ...]:
-        """Of values and constraints."""
-        return (self._module.err.DataError, self._module.err.IntegrityError, _RefusedValueError)
+    def refuses(self, error: BaseException) -> bool:
+        """Of values, constraints and triggers: the driver calls some of them operational."""
+        told = self._module.err
+        if isinstance(error, told.DataError | told.IntegrityError | _RefusedValueError):
+            return True
+        return isinstance(error, told.MySQLError) and bool(error.args) and error.args[0] in REFUSED
+
+    def misses(self, error: BaseException) -> bool:
+        """Of a table that was dropped or altered."""
+        return isinstance(error, self._module.err.ProgrammingError) and error.args[0] == NO_TABLE
 
     def connect(self) -> None:
         """Opens the connection.
@@ -132,6 +157,9 @@ class MysqlTarget(SqlTarget):
                     f"expected to log in at {described(self._url)}; found: {error.args[-1]}"
                 ) from None
             raise
+        [(self._packet_bytes,)] = self.execute("SELECT @@max_allowed_packet")
+        with contextlib.suppress(self._module.err.OperationalError):  # MariaDB's alone
+            self.execute(f"SET idle_transaction_timeout = {HUNG_S}")
 
     def close(self) -> None:
         """Ends the connection."""
@@ -143,28 +171,21 @@ class MysqlTarget(SqlTarget):
         """Runs a statement; its rows."""
         if self._connection is None:
             raise self._module.err.OperationalError("the connection is closed")
-        with self._cursor() as cursor:
+        with self._connection.cursor() as cursor:
             cursor.execute(statement, tuple(values) or None)
             return list(cursor.fetchall())
 
-    @contextlib.contextmanager
-    def _cursor(self) -> Iterator[Any]:
-        try:
-            with self._connection.cursor() as cursor:
-                yield cursor
-        except self._module.err.MySQLError as error:
-            if error.args and error.args[0] in REFUSED:  # some of them are called operational
-                raise _RefusedValueError(str(error.args[-1])) from error
-            raise
-
     def columns(self) -> list[str]:
-        """The table's columns."""
+        """The table's columns, without those that the database computes."""
         *schema, name = self.table.split(".")
         found = self.execute(
             "SELECT column_name FROM information_schema.columns WHERE table_name = %s AND table_schema = "
-            "coalesce(%s, database()) ORDER BY ordinal_position",
+            "coalesce(%s, database()) AND coalesce(generation_expression, '') = '' ORDER BY ordinal_position",
             (name, schema[-1] if schema else None),
         )
+        if not found:  # nothing is said of a table that may not be read, either: that is an error
+            with contextlib.suppress(self._module.err.ProgrammingError):
+                self.execute(f"SELECT 1 FROM {self.path} LIMIT 0")
         return [column for (column,) in found]
 
     def _check_table(self, rows: Rows) -> None:
@@ -250,10 +271,27 @@ class MysqlTarget(SqlTarget):
         self.execute(f"DELETE FROM {staged}")
         listed, marks = ", ".join(map(quoted, names)), ", ".join(["%s"] * len(names))
         insert = f"INSERT INTO {staged} ({listed.replace('%', '%%')}) VALUES ({marks})"
-        with self._cursor() as cursor:
-            cursor.executemany(insert, list(zip(*columns, strict=True)))
+        with self._connection.cursor() as cursor:
+            cursor.max_stmt_length = min(cursor.max_stmt_length, self._packet_bytes // 2)
+            some = list(zip(*columns, strict=True))
+            if rows.nbytes > self._packet_bytes // LITERAL_BYTES:
+                self._check_packets(cursor, insert, some)
+            cursor.executemany(insert, some)
         for one in statement.split(";\n"):
             self.execute(one.replace("{rows}", staged))
+
+    def _check_packets(self, cursor: Any, insert: str, rows: list[tuple[Any, ...]]) -> None:
+        """Whether the server takes each row's statement: with a larger one, it ends the connection."""
+        for row in rows:
+            texts = sum(len(value) for value in row if isinstance(value, str | bytes))
+            if texts * LITERAL_BYTES < self._packet_bytes // 2:
+                continue
+            size = len(cursor.mogrify(insert, row).encode(errors="surrogatepass"))
+            if size >= self._packet_bytes:
+                raise _RefusedValueError(
+                    f"expected a row of less than {self._packet_bytes:,} bytes (max_allowed_packet of the "
+                    f"server); found {size:,}"
+                )
 
     def _delete_sql(self, rows: Rows) -> str:
         return f"DELETE t FROM {self.path} AS t JOIN {{rows}} AS r ON {_same(rows)}"

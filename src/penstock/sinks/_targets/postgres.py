@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -14,8 +14,8 @@ from pyarrow import csv
 from penstock.core.databases import described, keepalives, psycopg_module, tls_error
 from penstock.core.schema import INTERVAL, TIME_OF_DAY, TIMESTAMP, UUID
 from penstock.errors import SetupError, UserError
-from penstock.sinks._targets.contract import Rows
-from penstock.sinks._targets.sql import SqlTarget, quoted
+from penstock.sinks._targets.contract import Batch, Rows
+from penstock.sinks._targets.sql import HUNG_S, STATE_TABLE, SqlTarget, quoted
 from penstock.sinks._targets.texts import json_values
 
 __all__ = ["PostgresTarget", "postgres"]
@@ -34,6 +34,11 @@ _TYPES: Final[dict[pa.DataType, str]] = {
     UUID: "uuid",
     INTERVAL: "interval",
 }
+_ROWS: Final = frozenset({"09", "21", "22", "23", "27", "38", "39", "44", "54", "P0"})
+"""Classes of SQLSTATE that say something of a row: of values, constraints, triggers and limits. A trigger may
+have called its error otherwise, by a class that is none of PostgreSQL's."""
+_TABLE: Final = frozenset({"42P01", "42703", "42P10", "42804", "428C9"})
+"""SQLSTATEs of a table that was dropped or altered: no table, no column, no key, another type, generated."""
 _REFUSED: Final = ("authentication failed", "no password supplied", "does not exist", "pg_hba.conf")
 
 
@@ -55,6 +60,7 @@ class PostgresTarget(SqlTarget):
 
     placeholder = "%s"
     for_share = " FOR SHARE"
+    overriding = " OVERRIDING SYSTEM VALUE"
 
     def __init__(self, url: str, table: str, *, create: bool) -> None:
         super().__init__(table, create=create)
@@ -69,13 +75,20 @@ class PostgresTarget(SqlTarget):
 
     @property
     def passing(self) -> tuple[type[BaseException], ...]:
-        """Of connections, deadlocks, servers that restart."""
-        return (self._psycopg.OperationalError, self._psycopg.InterfaceError)
+        """Of connections, deadlocks, servers that restart or take no writes for a while."""
+        module = self._psycopg
+        return (module.OperationalError, module.InterfaceError, module.InternalError)
 
-    @property
-    def refusing(self) -> tuple[type[BaseException], ...]:
-        """Of values and constraints."""
-        return (self._psycopg.DataError, self._psycopg.IntegrityError)
+    def refuses(self, error: BaseException) -> bool:
+        """Of values, constraints, triggers and limits."""
+        state = getattr(error, "sqlstate", None)
+        if not isinstance(error, self._psycopg.Error) or state is None:
+            return False
+        return state[:2] in _ROWS or type(error) is self._psycopg.DatabaseError
+
+    def misses(self, error: BaseException) -> bool:
+        """Of a table that was dropped or altered."""
+        return getattr(error, "sqlstate", None) in _TABLE
 
     def connect(self) -> None:
         """Opens the connection.
@@ -91,7 +104,8 @@ class PostgresTarget(SqlTarget):
                 connect_timeout=10,
                 client_encoding="UTF8",
                 application_name="penstock",
-                options="-c timezone=UTC -c datestyle=ISO",
+                options="-c timezone=UTC -c datestyle=ISO "
+                f"-c idle_in_transaction_session_timeout={HUNG_S * 1_000}",
                 **keepalives(self._url, with_timeout=False),
             )
         except self._psycopg.OperationalError as error:
@@ -123,17 +137,31 @@ class PostgresTarget(SqlTarget):
             self.execute(statement)
         except (errors.UniqueViolation, errors.DuplicateTable):
             pass  # another one has created it meanwhile
-        except errors.InsufficientPrivilege as error:
+        except (errors.InsufficientPrivilege, errors.InvalidSchemaName) as error:
             raise SetupError(
-                f"expected to create tables at {described(self._url)}; found: {str(error).strip()}. "
-                f"Create it as a role that may, and grant SELECT, INSERT, UPDATE, DELETE: {statement}"
+                f"expected to create a table at {described(self._url)}; found: {_first_line(error)}. Create "
+                f"it as a role that may, and grant SELECT, INSERT, UPDATE, DELETE on it: {statement}"
+            ) from None
+
+    def write(self, batch: Batch, offsets: Mapping[int, int]) -> None:
+        """Makes changes and offsets true together.
+
+        Raises:
+            SetupError: the role may not write the table.
+        """
+        try:
+            super().write(batch, offsets)
+        except self._psycopg.errors.InsufficientPrivilege as error:
+            raise SetupError(
+                f"expected to write {self.name}; found: {_first_line(error)}. Grant SELECT, INSERT, UPDATE, "
+                f"DELETE on {self.table} and {STATE_TABLE} to the role"
             ) from None
 
     def columns(self) -> list[str]:
-        """The table's columns."""
+        """The table's columns, without those that the database computes."""
         found = self.execute(
             "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 "
-            "AND NOT attisdropped ORDER BY attnum",
+            "AND NOT attisdropped AND attgenerated = '' ORDER BY attnum",
             (self.path,),
         )
         return [name for (name,) in found]
@@ -156,9 +184,9 @@ class PostgresTarget(SqlTarget):
         """What a column's type is called there."""
         if pa.types.is_decimal(type_):
             return f"numeric({type_.precision}, {type_.scale})"
-        if pa.types.is_list(type_):
+        if pa.types.is_list(type_) and not pa.types.is_list(type_.value_type):
             return f"{self.type_of(type_.value_type)}[]"
-        return _TYPES.get(type_, "jsonb")
+        return _TYPES.get(type_, "jsonb")  # its arrays of arrays are rectangles
 
     def load(self, statement: str, rows: pa.RecordBatch) -> None:
         """Copies the rows into a temporary table of the table's types, and runs the statement with it."""
@@ -202,15 +230,15 @@ def _text(column: pa.Array) -> pa.Array:
     simple = simple or pa.types.is_decimal(type_) or pa.types.is_timestamp(type_)
     if simple or pa.types.is_date(type_) or pa.types.is_time(type_):
         return pc.cast(column, pa.string())
-    if pa.types.is_struct(type_) or pa.types.is_map(type_):
-        return pa.array(json_values(column), pa.string())
-    if pa.types.is_list(type_):
+    if pa.types.is_list(type_) and not pa.types.is_list(type_.value_type):
         items = iter(_text(pc.list_flatten(column)).to_pylist())
         told = [
             None if n is None else "{" + ",".join(_item(next(items)) for _ in range(n)) + "}"
             for n in pc.list_value_length(column).to_pylist()
         ]
         return pa.array(told, pa.string())
+    if pa.types.is_nested(type_):
+        return pa.array(json_values(column), pa.string())
     return pa.array([_one(value, type_) for value in column.to_pylist()], pa.string())
 
 
@@ -226,6 +254,10 @@ def _one(value: Any, type_: pa.DataType) -> str | None:
         us = (value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds
         return f"{us} microseconds"
     return str(value)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 def _item(text: str | None) -> str:

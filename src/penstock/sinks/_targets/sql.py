@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import copy
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Self
 
@@ -17,16 +18,21 @@ from penstock.sinks._targets.contract import (
     Batch,
     RefusedError,
     Rows,
+    changed,
     fenced,
     nothing_before,
     nothing_built,
     replaced,
 )
 
-__all__ = ["STATE_TABLE", "SqlTarget", "quoted"]
+__all__ = ["HUNG_S", "STATE_TABLE", "SqlTarget", "quoted"]
 
 STATE_TABLE: Final = "penstock_sinks"
 """In the target: of each sink its owner's epoch (as partition -1), and the next offset of each partition."""
+HUNG_S: Final = 60
+"""How long a process may hang within a transaction, in seconds: another one may wait to take over. A server
+ends it then, where it can."""
+_log = logging.getLogger(__name__)
 APART: Final = "__apart"
 """Behind a table's name, while it is on its way."""
 SWITCHED: Final = -2
@@ -44,6 +50,8 @@ class SqlTarget(abc.ABC):
     placeholder = "?"
     for_share = ""
     """Behind a query whose rows must stay as they are until the transaction's end."""
+    overriding = ""
+    """Behind the columns of an INSERT: values count, also of columns that the database would fill."""
     state_options = ""
     """Behind the statement that creates the table with the state: names differ in each character."""
 
@@ -89,10 +97,13 @@ class SqlTarget(abc.ABC):
     def close(self) -> None:
         """Ends the connection."""
 
-    @property
     @abc.abstractmethod
-    def refusing(self) -> tuple[type[BaseException], ...]:
-        """Errors of rows that aren't taken."""
+    def refuses(self, error: BaseException) -> bool:
+        """Whether an error says that the database doesn't take a row."""
+
+    def misses(self, error: BaseException) -> bool:  # noqa: ARG002 - those of others
+        """Whether an error says that the table isn't the one that was opened."""
+        return False
 
     # -- the same for all -------------------------------------------------------------------------------
 
@@ -101,11 +112,12 @@ class SqlTarget(abc.ABC):
         self._sink, self._rows = sink, rows
         self.connect()
         mark = self.placeholder
-        self._ensure(
-            f"CREATE TABLE IF NOT EXISTS {STATE_TABLE} (sink VARCHAR(200) NOT NULL, topic VARCHAR(250) "
-            "NOT NULL, part INTEGER NOT NULL, next BIGINT NOT NULL, epoch BIGINT NOT NULL, "
-            f"PRIMARY KEY (sink, topic, part)){self.state_options}"
-        )
+        if not self.columns_of(STATE_TABLE):  # who may write it may not be one who may create it
+            self._ensure(
+                f"CREATE TABLE IF NOT EXISTS {STATE_TABLE} (sink VARCHAR(200) NOT NULL, topic VARCHAR(250) "
+                "NOT NULL, part INTEGER NOT NULL, next BIGINT NOT NULL, epoch BIGINT NOT NULL, "
+                f"PRIMARY KEY (sink, topic, part)){self.state_options}"
+            )
         with self._alone(sink, rows.topic):
             self._check_table(rows)
             self.execute("BEGIN")
@@ -135,18 +147,19 @@ class SqlTarget(abc.ABC):
             )
             if found != [(self._epoch,)]:
                 raise self._lost()
-            try:
-                if len(batch.deletes):
-                    self.load(self._delete_sql(rows), batch.deletes)
-                if len(batch.upserts):
-                    self.load(self._upsert_sql(rows), batch.upserts)
-            except self.refusing as error:
-                raise RefusedError(str(error).strip()) from error
+            if len(batch.deletes):
+                self.load(self._delete_sql(rows), batch.deletes)
+            if len(batch.upserts):
+                self.load(self._upsert_sql(rows), batch.upserts)
             for partition, offset in offsets.items():
                 self._store(partition, offset)
-            self.execute("COMMIT")
-        except BaseException:
+            self.execute("COMMIT")  # which checks the constraints that are deferred
+        except BaseException as error:
             self._rollback()
+            if self.refuses(error):
+                raise RefusedError(str(error).strip()) from error
+            if self.misses(error):
+                raise changed(self.table, error) from error
             raise
 
     def _lost(self) -> Exception:
@@ -222,14 +235,34 @@ class SqlTarget(abc.ABC):
                 raise UserError(
                     f"expected the table {self.table!r}; found none. Create it: {statement}"
                 )
-            self._ensure(statement)
+            self._create_table(statement, rows.topic)
             return
         missing = [name for name in rows.schema.names if name not in names]
         if missing:
             raise UserError(
-                f"expected the table {self.table!r} to have the columns {', '.join(missing)}; found "
-                f"{', '.join(names)}. Add them, or leave them out of the schema"
+                f"expected the table {self.table!r} to have the columns {', '.join(missing)}, to write them; "
+                f"found {', '.join(names)}. Add them, or leave them out of the schema"
             )
+
+    def _create_table(self, statement: str, topic: str) -> None:
+        """Creates the table, and forgets the offsets of one that is gone: its rows are gone with it."""
+        mark = self.placeholder
+        where = f"WHERE sink = {mark} AND topic = {mark} AND part >= 0"
+        own = (self._sink, topic)
+        self.execute("BEGIN")
+        try:
+            if self.execute(f"SELECT 1 FROM {STATE_TABLE} {where}", own):
+                _log.warning(
+                    "%s: expected the table %s, which this sink has written; found none. Writing it again "
+                    "from the topic's first record",
+                    *(self._sink, self.table),
+                )
+                self.execute(f"DELETE FROM {STATE_TABLE} {where}", own)
+            self._ensure(statement)
+            self.execute("COMMIT")
+        except BaseException:
+            self._rollback()
+            raise
 
     def key_type_of(self, type_: pa.DataType) -> str:
         """What a column's type is called that is a part of the key."""
@@ -261,7 +294,8 @@ class SqlTarget(abc.ABC):
     def _upsert_sql(self, rows: Rows) -> str:
         names = [quoted(name) for name in rows.schema.names]
         listed = ", ".join(names)
-        statement = f"INSERT INTO {self.path} ({listed}) SELECT {listed} FROM {{rows}} WHERE true"
+        into = f"INSERT INTO {self.path} ({listed}){self.overriding}"
+        statement = f"{into} SELECT {listed} FROM {{rows}} WHERE true"
         if not rows.key:
             return statement
         others = [quoted(n) for n in rows.schema.names if n not in rows.key]
@@ -278,13 +312,11 @@ class SqlTarget(abc.ABC):
 
     # -- tables that are rebuilt ---------------------------------------------------------------------
 
-    def beside(self, sink: str, rows: Rows) -> Self:
-        """`TABLE__new`; if that was dropped from outside, its offsets are removed, too."""
-        new = self.named(self.table + NEW)
+    def beside(self, sink: str, rows: Rows) -> Self:  # noqa: ARG002 - offsets are in the database
+        """`TABLE__new`."""
         with self._connected():
-            if self.columns_of(STATE_TABLE) and not self.columns_of(new.table):
-                self._forget(f"{sink}.rebuild", rows.topic)
-        return new
+            self.columns()  # a database that is away is reported at once
+        return self.named(self.table + NEW)
 
     def switch(self, sink: str, rows: Rows) -> None:
         """Renames tables, and the sinks of their offsets."""

@@ -250,15 +250,21 @@ def _is_plain(type_: pa.DataType) -> bool:
 
 def _values(column: pa.Array) -> list[Any]:
     """Values as documents take them; an array's as lists."""
-    if _is_plain(column.type.value_type if pa.types.is_list(column.type) else column.type):
+    if pa.types.is_list(column.type):
+        flat = pc.list_flatten(column)
+        items = iter(json_values(flat) if pa.types.is_list(flat.type) else _values(flat))
+        counts = pc.list_value_length(column).to_pylist()
+        return [None if n is None else [next(items) for _ in range(n)] for n in counts]
+    if _is_plain(column.type):
         return list(column.to_pylist())
     return [text.strip('"') if text else None for text in json_values(column)]
 
 
 def _adder(module: Any, type_: pa.DataType) -> Callable[[Any, str, Any], None]:
-    if pa.types.is_list(type_):
-        return _adder(module, type_.value_type)
     document = module.Document
+    if pa.types.is_list(type_):
+        of: pa.DataType = type_.value_type
+        return document.add_text if pa.types.is_list(of) else _adder(module, of)
     if pa.types.is_boolean(type_):
         return document.add_boolean  # type: ignore[no-any-return]
     if pa.types.is_integer(type_):

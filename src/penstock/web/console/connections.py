@@ -17,6 +17,7 @@ from penstock.client.groups import GroupAdmin
 from penstock.client.share import ShareClient
 from penstock.core.time import instant_text
 from penstock.errors import PenstockError
+from penstock.sinks import letters_topic
 from penstock.web.states import sink_state, state_of, whole
 
 __all__ = ["all_connections", "capture_state"]
@@ -84,7 +85,7 @@ def sinks(address: str, **settings: Any) -> list[dict[str, Any]]:
                     "progress": about.get("progress"),
                     "breaker": str(about.get("breaker", "")),
                     "last_error": str(about.get("trouble") or about.get("last_error", "")),
-                    "letters_topic": f"{name}.dead-letters",
+                    "letters_topic": letters_topic(name),
                     "state": sink_state(told, now_ms),
                     **counts,
                 }

@@ -172,7 +172,7 @@ function sinks() {
     cell($("nav").hidden ? name : html("a", { textContent: name, href: `#/groups/${encodeURIComponent(`penstock.sink.${name}`)}` })),
     cell(stateOf(s.state)), cell(circuit(s.breaker)), cell(s.target),
     ...[count(s.lag), duration(s.behind_ms), percent(s.progress), count(s.upserts), count(s.deletes)].map((t) => cell(t, "number")),
-    cell(s.dead && !$("nav").hidden ? html("a", { textContent: count(s.dead), href: `#/letters/${encodeURIComponent(`${name}.dead-letters`)}` }) : count(s.dead), "number"),
+    cell(s.dead && !$("nav").hidden ? html("a", { textContent: count(s.dead), href: `#/letters/${encodeURIComponent(s.letters_topic)}` }) : count(s.dead), "number"),
     cell(count(s.retries), "number"), html("td", { className: "error-text", title: s.last_error, textContent: s.last_error || "–" })));
   $("sinks").replaceChildren(html("tr", {}, ...names.map((n) => html("th", { textContent: n.replace("#", ""), className: n.startsWith("#") ? "number" : "", scope: "col" }))), ...rows);
   $("sinks-trouble").replaceChildren(...troubles("states of sinks", some.map(([name, s]) => ({ name, state: s.state }))));

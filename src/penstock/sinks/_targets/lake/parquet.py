@@ -30,8 +30,8 @@ import pyarrow.parquet as pq
 
 from penstock.core.names import hint, known_names
 from penstock.core.schema import TIMESTAMP, Schema, type_text
-from penstock.errors import LimitError, UserError
-from penstock.sinks._targets.contract import Batch, Rows
+from penstock.errors import UserError
+from penstock.sinks._targets.contract import Batch, RefusedError, Rows
 from penstock.sinks._targets.lake.folders import Folder
 from penstock.sinks._targets.texts import plain_columns
 
@@ -40,7 +40,7 @@ __all__ = ["ParquetTarget", "parquet"]
 PACE_S: Final = 5.0
 """The least time between commits while the sink follows: each one makes files."""
 PARTITIONS_MAX: Final = 1_000
-"""Of one commit: each is a file."""
+"""Of one commit: each is a file. A batch with more is several commits."""
 STATE: Final = "_penstock.json"
 STAGED: Final = "_staged"
 """Readers of partitioned files skip names that begin with `_`, and those here don't end in `.parquet`."""
@@ -85,7 +85,7 @@ class _Part:
         """Of each row, the directory's name.
 
         Raises:
-            LimitError: one is too long.
+            RefusedError: one is too long.
         """
         values: Any = rows.column(self.column).combine_chunks()
         unit = self.unit
@@ -95,7 +95,7 @@ class _Part:
         labels = [head + (_escaped(text) or NULL) for text in unique.dictionary.to_pylist()]
         for label in labels:
             if len(label.encode()) > LABEL_BYTES_MAX:
-                raise LimitError(
+                raise RefusedError(
                     f"expected the names of directories with at most {LABEL_BYTES_MAX} bytes "
                     f"(LABEL_BYTES_MAX); found {label[:40]!r}… with {len(label.encode())}. Partition by "
                     "columns with shorter values"
@@ -176,7 +176,7 @@ class ParquetTarget:
         """Appends rows and changes with their offsets.
 
         Raises:
-            LimitError: they belong to too many partitions.
+            RefusedError: they belong to too many partitions for one commit.
         """
         if self._state is None:
             raise OSError(f"{self.name} is closed")
@@ -235,7 +235,7 @@ class ParquetTarget:
         """Rows by the directory that they belong to.
 
         Raises:
-            LimitError: there are too many.
+            RefusedError: there are too many for one commit; of fewer rows, they are fewer.
         """
         if not self._parts:
             yield "", rows
@@ -244,7 +244,7 @@ class ParquetTarget:
         join: Any = pc.binary_join_element_wise  # its types want arrays of one kind
         folders = join(*labels, "/").dictionary_encode()
         if len(folders.dictionary) > PARTITIONS_MAX:
-            raise LimitError(
+            raise RefusedError(
                 f"expected rows of at most {PARTITIONS_MAX:,} partitions (PARTITIONS_MAX) in one commit; "
                 f"found {len(folders.dictionary):,}. Partition by columns with fewer values"
             )
