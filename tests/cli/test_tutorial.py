@@ -96,24 +96,33 @@ def test_the_tutorials_commands_and_a_broker_of_its_own(
 ) -> None:
     """What it sends is in the view and in dead letters; the log and the state continue under a broker."""
     (tmp_path / "shop.py").write_text(program())
-    [query] = lines("penstock query")
-    sends = lines("echo")
-    assert len(sends) == 4
+    query, query_names = lines("penstock query")
+    *sends, product, named, later, malformed = lines("echo")
+    [fast] = lines("printf")
+    [follow] = lines("penstock consume")
+    assert len(sends) == 3
 
-    def answer() -> list[tuple[int, int]]:
+    def answer(question: str = query) -> list[str]:
         try:
-            rows = shell(query + " --format csv").splitlines()[1:]
+            return shell(question + " --format csv").splitlines()[1:]
         except AssertionError:
             return []  # no version yet
-        return [(int(one), int(two)) for one, two in (row.split(",") for row in rows)]
 
     with running(tmp_path, "embedded", java_less):
-        for line in sends[:3]:
+        for line in sends:
             shell(line)
+        wait_until(lambda: answer() == ["1,2", "2,1"], lambda: str(answer()), patience_s=PATIENCE_S)
+        shell(product)
+        shell(named)
         wait_until(
-            lambda: answer() == [(1, 2), (2, 1)], lambda: str(answer()), patience_s=PATIENCE_S
+            lambda: answer(query_names) == ["mug,1"],
+            lambda: str(answer(query_names)),
+            patience_s=PATIENCE_S,
         )
-        shell(sends[3])
+        shell(fast)
+        shell(later)
+        wait_until(lambda: "bot" in shell(follow.removesuffix(" --follow")), patience_s=PATIENCE_S)
+        shell(malformed)
         wait_until(lambda: "many" in shell("penstock dlq list"), patience_s=PATIENCE_S)
 
     # As the guide to deploying says: a broker on the pipeline's log, its address in the program.
@@ -124,7 +133,8 @@ def test_the_tutorials_commands_and_a_broker_of_its_own(
         assert moved != program()
         (tmp_path / "shop.py").write_text(moved)
         with running(tmp_path, "moved", java_less):
-            shell(sends[0], PENSTOCK_BROKER=broker.address)
+            assert answer().count("1,2") == 1
+            shell(later, PENSTOCK_BROKER=broker.address)
             wait_until(
-                lambda: answer() == [(1, 3), (2, 1)], lambda: str(answer()), patience_s=PATIENCE_S
+                lambda: answer().count("1,2") == 2, lambda: str(answer()), patience_s=PATIENCE_S
             )

@@ -2,7 +2,7 @@
 
     ps.capture.Capture("postgresql://localhost/shop", ["public.*"], to="shop").run()
 
-docs/capture.md says what records look like, and what is guaranteed.
+docs/capture.md lists the guarantees, and docs/reference/capture.md describes the records.
 """
 
 from penstock.capture._capture import Capture

@@ -40,7 +40,7 @@ def _refuses(error: Exception, _: str) -> str:
     code = error.args[0] if error.args else 0
     if not (isinstance(error, _errors()) and code in DENIED):
         return ""
-    return "Grant the privilege that it names to the user (docs/capture.md lists them), and start it again"
+    return "Grant the user this privilege (docs/capture-databases.md lists all), and start it again"
 
 
 def _setup(url: str, tables: Sequence[str], name: str) -> str:

@@ -1,6 +1,6 @@
 """What PostgreSQL's values become in JSON: *precise*, as Debezium's defaults have it, or *readable*. Pure.
 
-A value comes as text (bytes) and goes into `orjson`. docs/capture.md has the table.
+A value comes as text (bytes) and goes into `orjson`. docs/reference/capture.md has the table.
 """
 
 from __future__ import annotations
