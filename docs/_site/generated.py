@@ -21,8 +21,18 @@ if TYPE_CHECKING:
 
 __all__ = ["setup"]
 
-PLUMBING: Final = {"add_output", "node", "take"}
-"""Public for other packages of Penstock, not for programs."""
+PLUMBING: Final = {
+    "add_output", "node", "take", "App.databases", "App.depends_on_sizes", "App.ordered", "App.targets",
+    "Client.describe_producers", "Client.end_offsets_many", "Client.ends_past", "Client.init_producer_id",
+    "Client.producer_states", "Client.wait_for_data", "Producer.interrupt", "Producer.send_together",
+    "Run.begin", "Security.context", "Security.secret", "Sink.beside", "Sink.figures", "Snapshot.answer",
+    "Snapshot.every_us", "Snapshot.files", "Snapshot.kept_by", "Snapshot.named", "Snapshot.no_view",
+    "Snapshot.part", "Snapshot.row_key", "TransactionalProducer.interrupt", "TransactionalProducer.resume",
+    "TransactionalProducer.send_together", "Views.answer", "Views.arrivals", "Views.every_us", "Views.read",
+}  # fmt: skip
+"""Public for other packages of Penstock, not for programs: members, of any class or of one."""
+MADE_ELSEWHERE: Final = {"Record", "Run", "Snapshot", "Stream", "Table", "View"}
+"""Classes that programs get from calls and don't construct."""
 SECTIONS: Final = {
     "Args": "Arguments",
     "Attributes": "Attributes",
@@ -84,7 +94,7 @@ def _describe(name: str, one: Any) -> Iterator[str]:
             body += _fenced("property", member, _markdown(what.fget), 4)
         else:
             body += _fenced("method", member + _signature(what, bound=True), _markdown(what), 4)
-    signature = "" if is_error else _signature(one)
+    signature = "" if is_error or one.__name__ in MADE_ELSEWHERE else _signature(one)
     yield from _fenced("exception" if is_error else "class", name + signature, body, 5)
 
 
@@ -95,7 +105,7 @@ def _members(one: type) -> list[tuple[str, Any]]:
     for base in reversed(homes):
         for name, what in vars(base).items():
             what = getattr(what, "__func__", what)  # noqa: PLW2901
-            if name.startswith("_") or name in PLUMBING:
+            if name.startswith("_") or {name, f"{one.__name__}.{name}"} & PLUMBING:
                 continue
             if not (inspect.isfunction(what) or isinstance(what, property)):
                 continue

@@ -444,7 +444,7 @@ def test_a_value_that_does_not_fit_is_left_out(caplog) -> None:
         write(out, {"n": n, "m": None})
     assert bytes(out) == b"\2\0\0\2\0\0\2\2\4\0"
     assert [one.getMessage() for one in caplog.records] == [
-        "t-value: a value of n of Value doesn't fit its type and is left out: 'x' (expected an integer)"
+        "t-value: a value of n of Value doesn't fit its type and is omitted: 'x' (expected an integer)"
     ]
 
 

@@ -551,7 +551,7 @@ def test_full_disk_leaves_no_half_batch() -> None:
     log = Partition(files, "p", LogConfig(), NOW)
     log.append(batch(), NOW)
     files.room_bytes = 50
-    with pytest.raises(StorageError, match="make room"):
+    with pytest.raises(StorageError, match="free space"):
         log.append(batch(), NOW)
     log.check()
     assert log.end_offset == 3

@@ -138,7 +138,7 @@ def test_filters_are_merged_in_sessions_and_sliding_windows() -> None:
 
 def test_filters_of_tables_are_refused() -> None:
     """A bit doesn't know how many values set it: the message says so."""
-    with pytest.raises(FlowError, match="never taken back"):
+    with pytest.raises(FlowError, match="without retractions"):
         WindowedAggregate(AggregateSpec((K,), Window("none"), (NUMBERS,), retracts=True))
 
 

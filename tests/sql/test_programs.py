@@ -165,13 +165,13 @@ MISTAKES = {
         "which WATERMARK FOR declares, or none for the records' timestamps; found 'x'"
     ),
     "CREATE STREAM s (x TIMESTAMP) WITH (time = 'processing'); CREATE VIEW v AS "
-    "SELECT x FROM TUMBLE(s, x, INTERVAL 1 DAY)": "happen when they are processed; found 'x'. Leave it out",
+    "SELECT x FROM TUMBLE(s, x, INTERVAL 1 DAY)": "happen when they are processed; found 'x'. Omit it",
     "CREATE STREAM s (x TIMESTAMP, WATERMARK FOR x); CREATE VIEW v AS "
     "SELECT count(*) AS n FROM TUMBLE(s, INTERVAL 1 DAY)": "the event time of 's' in TUMBLE(…), 'x'",
     "CREATE STREAM s (k STRING, x TIMESTAMP, WATERMARK FOR x); CREATE VIEW w AS SELECT k FROM s; "
     "CREATE VIEW v AS SELECT count(*) AS n FROM TUMBLE(w, INTERVAL 1 DAY)": "the column with 'x' as it was",
     "CREATE STREAM s (x TIMESTAMP, WATERMARK FOR x); CREATE VIEW w AS SELECT x + INTERVAL 1 DAY AS x FROM s; "
-    "CREATE VIEW v AS SELECT count(*) AS n FROM SESSION(w, INTERVAL 1 DAY)": "'x' as it was read, behind the",
+    "CREATE VIEW v AS SELECT count(*) AS n FROM SESSION(w, INTERVAL 1 DAY)": "'x' as it was read, after the",
     "CREATE STREAM s (k STRING, x TIMESTAMP, WATERMARK FOR x); CREATE STREAM r (k STRING, x TIMESTAMP); "
     "CREATE VIEW w AS SELECT * FROM s UNION ALL SELECT * FROM r; CREATE VIEW v AS "
     "SELECT count(*) AS n FROM HOP(w, INTERVAL 1 HOUR, INTERVAL 1 DAY)": "WATERMARK FOR in each stream",

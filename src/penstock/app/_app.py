@@ -43,13 +43,14 @@ class App(DatabaseFlow):
     """A pipeline: what it computes, and where it runs.
 
     Args:
-        name: of letters, digits and `_`.
+        name: the pipeline's name: letters, digits and `_`.
         log: `kafka://host:port`, `kafka+tls://user@host:port` (the password is in the environment,
             PENSTOCK_PASSWORD); by default an embedded broker whose log is in the directory.
         spark: `spark://…`; by default Spark runs on this machine.
         listen: `host:port` of the embedded broker, on loopback. By default, or with port 0, the address
             of the last run, at first a free port.
-        directory: of the log and the state; by default `NAME.penstock` in the working directory.
+        directory: where the log and the state are stored; by default `NAME.penstock` in the working
+            directory.
         state: a URI for state that a Spark cluster shares (`s3://…`, `hdfs://…`).
         cores: tasks at a time; by default 2, or 1 on a machine with one core.
         shards: the number of parts of exchanged state; by default unchanged, at first one for each
@@ -268,7 +269,7 @@ class App(DatabaseFlow):
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the last `run` was told to end: by `stop`, Ctrl-C or SIGTERM."""
+        """Whether the last `run` was stopped, by `stop`, Ctrl-C or SIGTERM."""
         return self._stop.is_set()
 
     def main(self, arguments: list[str] | None = None) -> None:

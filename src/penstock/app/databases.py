@@ -86,7 +86,7 @@ class DatabaseFlow(SqlFlow):
         Args:
             topic: its name; created with `partitions` if it doesn't exist.
             schema: the columns, as in SQL. The key's are NOT NULL. With a source, by default the
-                database's, which is asked when the program is read.
+                database's, which are read when the program is loaded.
             key: the column or columns that identify a row; with a source, by default the primary key.
             format: of the records' values. `"json"` (default): the row. `"debezium"`: Debezium's envelope,
                 with or without its schema, or what `Table.to(…, emit="changes")` writes.
@@ -118,7 +118,7 @@ class DatabaseFlow(SqlFlow):
 
         if not isinstance(source, TableSource):
             raise FlowError(
-                f"expected source=ps.capture.postgres(…) or another one of penstock.capture; found {source!r}"
+                f"expected source=ps.capture.postgres(…) or another source; found {source!r}"
             )
         if format is not None or registry is not None:
             raise FlowError("expected format=… of the source; found one of the table")
@@ -179,14 +179,15 @@ class DatabaseFlow(SqlFlow):
     ) -> None:
         """Keeps a table of another system equal to a table of this program, or appends a stream's rows to it.
 
-        The rows are written to a topic, exactly once; the target follows that, with a pace of its own, while
-        the program runs. A target that is away holds up nothing else.
+        The rows are written to a topic, exactly once. The target follows the topic at its own pace, while the
+        program runs. An unavailable target doesn't delay anything else.
 
         Args:
-            table: what is written.
+            table: the table or stream to write.
             target: such as `ps.sinks.postgres(…)`; docs/sinks.md lists them.
-            topic: in between; by default `APP.TABLE`. Several targets of one table may share it.
-            name: under which the target's offsets are kept; by default the topic's.
+            topic: the one that the target follows; by default `APP.TABLE`. Several targets of one table may
+                share it.
+            name: the name under which the target's offsets are stored; by default the topic's.
             emit: of a table: `"closed"`, the default for tables with windows, or `"upserts"`, as of
                 `Table.to`.
             every: of upserts, the shortest time between two changes of a key, as of `Table.to`.
@@ -221,12 +222,12 @@ class DatabaseFlow(SqlFlow):
                 )
         elif output.emission != "rows":
             raise FlowError(
-                f"expected a table, or a stream whose rows are never taken back, for {told!r}; found a "
+                f"expected a table, or a stream without retractions, for {told!r}; found a "
                 "stream of changes"
             )
         own = name or between
         if own in self._followers:
-            raise FlowError(f"expected each sink once; found two called {own!r}. Say name=…")
+            raise FlowError(f"expected each sink once; found two called {own!r}. Give name=…")
         batching = {"pace_s": pace_s, "batch_records": batch_records}
         self._followers[own] = _Sink(own, target, between, output.node.schema, key, batching)
 
@@ -290,8 +291,8 @@ class DatabaseFlow(SqlFlow):
         for name in names:
             if names.count(name) > 1:
                 raise FlowError(
-                    f"expected one database, and one format, for the capture {name!r}; found several. Say "
-                    "name=… of the source"
+                    f"expected one database, and one format, for the capture {name!r}; found several. Give "
+                    "the source name=…"
                 )
         return [
             Capture(

@@ -82,7 +82,7 @@ def go_on_above(topics: Topics, ends: Mapping[tuple[str, int], KnownEnd], now_ms
             hosted.log.go_on_above(known.offset, now_ms)
             _log.error(
                 "%s-%d: expected the log to reach offset %d, which %s; found its end at %d. Offsets %d to "
-                "%d are lost, and are not given out again",
+                "%d are lost, and are not assigned again",
                 *(topic, index, known.offset, known.what, end, end, known.offset - 1),
             )
 

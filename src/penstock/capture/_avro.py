@@ -218,7 +218,7 @@ class _Compiler:
                 if not is_told:
                     is_told = True
                     _log.warning(
-                        "%s: a value of %s doesn't fit its type and is left out: %r (%s)",
+                        "%s: a value of %s doesn't fit its type and is omitted: %r (%s)",
                         *(self._where, field, value, error),
                     )
 

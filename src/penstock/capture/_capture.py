@@ -85,37 +85,35 @@ class Capture:
     """Captures tables of a database.
 
     Args:
-        url: of the database, `postgresql://user@host:port/database`. A password that it doesn't have is
-            taken from PGPASSWORD, PGPASSFILE or `~/.pgpass`.
-        tables: `schema.table`, with `*` for anything; or a mapping of them to topics.
-        to: what topics begin with: `TO.schema.table`. Not with a mapping.
+        url: the database's address, `postgresql://user@host:port/database`. If it has no password,
+            PGPASSWORD, PGPASSFILE or `~/.pgpass` is used.
+        tables: `schema.table`, with `*` for anything; or a mapping of tables to topics.
+        to: the beginning of the topics' names: `TO.schema.table`. Not with a mapping.
         log: the broker's address.
-        name: of lower-case letters, digits, `_`, `.` and `-`: under which the position is kept; one process
-            at a time has it, another one that begins fences the first. By default `to`.
-        format: `debezium`, envelopes, or `flat`, rows, as JSON; or `avro`, `json-schema`, `protobuf`,
-            envelopes by schemas of a registry, as Debezium writes them with Confluent's converters.
-        registry: the schema registry's URL, with these.
+        name: the name under which the position is stored: lower-case letters, digits, `_`, `.` and `-`. By
+            default `to`. Only one process at a time can use a name: a second one fences the first.
+        format: `debezium` (envelopes) or `flat` (rows) as JSON; or `avro`, `json-schema` or `protobuf`:
+            envelopes with schemas of a registry, as Debezium writes them with Confluent's converters.
+        registry: the URL of the schema registry, for these.
         values: `precise`, Debezium's types, or `readable`: decimals, dates and times as text.
-        slot: of replication, created where it isn't there; by default `penstock_NAME`.
-        publication: likewise.
-        partitions: of topics that are created here.
-        compact: whether these keep only the newest record of each key.
-        transactions: whether changes say their place in their transaction, and `TO.transaction` which
-            changes each transaction had.
-        heartbeat_s: how often a heartbeat is written to `__debezium-heartbeat.TO`; None: never.
-        max_lag: bytes of its log that the database may keep for this capture; beyond them the slot is
-            dropped, so that the database's disk doesn't fill, and `run` raises SetupError. None: no bound.
-        outbox: a table whose rows are events: they go to the topics `outbox.event.AGGREGATETYPE`.
+        slot: the replication slot, created if it doesn't exist; by default `penstock_NAME`.
+        publication: the publication, created if it doesn't exist; by default `penstock_NAME`.
+        partitions: the number of partitions of new topics.
+        compact: whether new topics keep only the newest record of each key.
+        transactions: whether changes contain their place in their transaction, and the topic
+            `TO.transaction` lists the changes of each transaction.
+        heartbeat_s: seconds between heartbeats, which are written to `__debezium-heartbeat.TO`; None: none.
+        max_lag: how many bytes of its log the database keeps for this capture. Beyond that, the slot is
+            dropped before the database's disk is full, and `run` raises SetupError. None: no limit.
+        outbox: a table whose rows are events for the topics `outbox.event.AGGREGATETYPE`.
         snapshot_connections: how many connections read a table in chunks at a time.
-        large_values: what updates of PostgreSQL have for values that they didn't touch and that are stored
-            apart: `read` from the table, the default, or Debezium's `placeholder`.
+        large_values: how to write large values that an update of PostgreSQL didn't change: `read` (from the
+            table, the default) or `placeholder` (Debezium's).
         schema_changes: whether changes of the tables' schemas are written to the topic `TO`, as Debezium's
             records.
-        on_schema_change: `pass` on a change of a table's schema at which readers of its topic may fail, with
-            a warning, or `stop` before it: a column that was NOT NULL is gone or can be null, a type or the
-            key is another one. Other changes are passed on.
-        notifications: whether the topic `TO.notifications` has Debezium's notifications of how far
-            snapshots are.
+        on_schema_change: what to do if readers of a topic may fail: a NOT NULL column is dropped or can be
+            null, a type or the key changes. `pass` logs a warning and continues; `stop` stops before it.
+        notifications: whether Debezium's notifications of snapshots are written to `TO.notifications`.
         settings: further arguments of `penstock.client.Client`.
 
     Raises:
@@ -226,14 +224,14 @@ class Capture:
             )
 
     def stop(self) -> None:
-        """Ends `run` soon; from any thread."""
+        """Ends `run` soon. Can be called from any thread."""
         self._run.end.set()
 
     def run(self, *, until: Callable[[Captured], bool] | None = None) -> Captured:
-        """Captures, until it is stopped; a server or a log that is away is waited for.
+        """Captures until it is stopped. While the server or the log is unavailable, it waits.
 
         Args:
-            until: asked often; it ends when this is true.
+            until: polled; `run` ends when it returns true.
 
         Raises:
             SetupError: the server isn't set up for it; the message says what to do.

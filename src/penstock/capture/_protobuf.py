@@ -143,7 +143,7 @@ class _Compiler:
                     if name not in told:
                         told.add(name)
                         _log.warning(
-                            "%s: a value of %s of %s doesn't fit its type and is left out: %r (%s)",
+                            "%s: a value of %s of %s doesn't fit its type and is omitted: %r (%s)",
                             *(self._where, name, own, found, error),
                         )
             return bytes(out)

@@ -49,8 +49,8 @@ def postgres(
     with one slot.
 
     Args:
-        url: of the database, `postgresql://user@host:port/database`. A password that it doesn't have is
-            taken from PGPASSWORD, PGPASSFILE or `~/.pgpass`.
+        url: the database's address, `postgresql://user@host:port/database`. If it has no password,
+            PGPASSWORD, PGPASSFILE or `~/.pgpass` is used.
         table: `schema.table`.
         name: of the capture; by default the program's.
         format: of the topic's records: `flat`, rows, or `debezium`, envelopes.
@@ -70,8 +70,8 @@ def mysql(
     While the program runs, it captures the table into the topic. All tables of one database are one capture.
 
     Args:
-        url: of the database, `mysql://user@host:port/database`. A password that it doesn't have is taken
-            from MYSQL_PWD or `~/.my.cnf`.
+        url: the database's address, `mysql://user@host:port/database`. If it has no password, MYSQL_PWD or
+            `~/.my.cnf` is used.
         table: its name, or `database.table`.
         name: of the capture; by default the program's.
         format: of the topic's records: `flat`, rows, or `debezium`, envelopes.

@@ -222,7 +222,7 @@ class Client:
         found = self._cluster.refresh([name]).get(name)
         if found is not None and found.error != UNKNOWN_TOPIC:
             raise BrokerError(
-                f"expected topic {name!r} to be gone; found it is still there", retriable=True
+                f"expected topic {name!r} to be deleted; found that it still exists", retriable=True
             )
 
     # Offsets

@@ -210,7 +210,7 @@ class Copy:
         if self._table and self._old is None:
             raise UserError(
                 f"expected the catalog of table {self._table}, which replay {self.group!r} was "
-                "begun with, found none; say --iceberg-catalog again"
+                "begun with, found none; give --iceberg-catalog again"
             )
         while self.left:
             for partition, place in self._places.items():

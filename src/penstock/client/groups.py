@@ -273,7 +273,7 @@ class GroupAdmin(Client):
             topics = dict.fromkeys(sorted({topic for topic, _ in committed}))
         if not topics:
             raise UserError(
-                f"expected group {group!r} to have committed offsets, found none; say which topic: "
+                f"expected group {group!r} to have committed offsets, found none; name the topic: "
                 "--topic NAME"
             )
         rows = []

@@ -270,7 +270,7 @@ class Reader:
         raise broker_error(
             OFFSET_OUT_OF_RANGE,
             f"have offset {cursor.position} of {cursor.name}",
-            "Records that retention removed are gone: read from the log's start "
+            "Retention has removed records: read from the log's start "
             "(missing='skip'), or restore the topic",
             f"the log goes from {log_start} to {log_end}",
         )
@@ -291,7 +291,7 @@ class Reader:
             f"`penstock consume {cursor.topic} -p {cursor.partition} --from {following}`, "
             f"`penstock groups reset GROUP --topic {place} --to-offset {following}`; for a pipeline, "
             f"`penstock topics trim {cursor.topic} -p {cursor.partition} --to-offset {following}`, "
-            "which deletes what lies before",
+            "which deletes the records before it",
         )
 
     def _first_readable(self, cursor: _Cursor) -> int:

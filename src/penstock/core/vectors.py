@@ -97,7 +97,7 @@ def raw(column: pa.Array) -> Vector:
     if dtype is None:
         raise SchemaError(
             f"expected a column of numbers, booleans, timestamps or dates; found {type_}. "
-            "Cast it, or leave it out of the keys and aggregates"
+            "Cast it, or don't use it in keys and aggregates"
         )
     if dtype == np.bool_:
         return np.asarray(column.cast(pa.uint8()).fill_null(0).to_numpy(zero_copy_only=False))

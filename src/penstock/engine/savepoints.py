@@ -196,10 +196,10 @@ def go_back(store: Store, name: str, outputs: Collection[str], *, again: bool) -
     if outputs and has_read_more and not again:
         raise UserError(
             f"expected to return to {name!r} without writing anything twice; found that the program writes "
-            f"{known_names(outputs)}, which may hold what came after the savepoint. Use --outputs all to "
-            "write that again, behind what is there; or name other topics"
+            f"{known_names(outputs)}, which may have records from after the savepoint. Use --outputs all to "
+            "write them again after the existing records, or name other topics"
         )
-    epoch = store.claim(f"whoever went back to the savepoint {name!r}")
+    epoch = store.claim(f"a return to the savepoint {name!r}")
     while True:
         number = store.newest_version() + 1
         content = {**savepoint.content, "version": number, "epoch": epoch, "writers": {}}

@@ -242,7 +242,7 @@ class Stream(Collection):
 
         Args:
             column: the array.
-            name: of the elements' column, which replaces the array; by default the array's name.
+            name: the name of the elements' column, which replaces the array; by default the array's.
         """
         return replace(self, node=self.flow.node(shaping.unnest(self.node, column, name)))
 
@@ -251,7 +251,7 @@ class Stream(Collection):
 
         Args:
             on: the columns that identify duplicates; none means all.
-            within: how far apart in event time duplicates may lie. Then the key is forgotten. Without
+            within: how far apart in event time duplicates are dropped. Later, the key is forgotten. Without
                 it, every key is kept.
         """
         return Stream(self.flow, self.flow.node(shaping.deduplicate(self.node, on, within)))
@@ -305,7 +305,7 @@ class Stream(Collection):
             state: the columns of the state, without the key; at most one row for each key.
             wake: a TIMESTAMP column of the state: when event time has passed it, the function is called for
                 the key even without a row. It must then set a later time, or NULL.
-            name: what state is kept under; by default the function's own.
+            name: the name under which state is stored; by default the function's.
             broadcast: a table, such as rules that change: the function receives all of it as a fourth
                 argument.
             as_of: the version of that table: `"event time"` is the one at the rows' own times, for a
@@ -365,7 +365,7 @@ class Stream(Collection):
             other: the right stream; it may be this one. Rename columns that both have and that aren't
                 in `on` first.
             on: what must be equal: a column of both, some, or a mapping of this stream's to the other's.
-            within: the largest distance: `"1 hour"`; or how far the right row may lie before the left
+            within: the largest distance: `"1 hour"`; or how far the right row may be before the left
                 one, and how far after it: `("0 seconds", "1 hour")`. Bounds are included.
             how: `"inner"` gives the pairs; `"left"`, `"right"` and `"full"` also the rows of one side or both
                 that have no partner, with NULLs; `"semi"` the left rows that have a partner, `"anti"`
@@ -397,8 +397,8 @@ class Stream(Collection):
         Args:
             function: also receives Penstock's own columns (their names begin with `$`) and must return them
                 for the rows that it keeps.
-            schema: of what it gives.
-            name: what state is kept under; by default the function's own. Change it when the function
+            schema: the columns that it returns.
+            name: the name under which state is stored; by default the function's. Change it when the function
                 computes something else; the new state is then backfilled.
         """
         check_function(function, "map_batches' first argument")
@@ -488,9 +488,9 @@ class Table(Collection):
                 writes it.
             partitions: the number of partitions of a new topic.
             retention: how long a new topic keeps records; None: without limit.
-            format: of keys and values: `"json"`; `"avro"`, `"json-schema"` or `"protobuf"`, by schemas that
-                are made of the columns and registered under the subjects `TOPIC-key` and `TOPIC-value` when
-                the program starts.
+            format: of keys and values: `"json"`; `"avro"`, `"json-schema"` or `"protobuf"`, with schemas
+                derived from the columns. When the program starts, these are registered under the subjects
+                `TOPIC-key` and `TOPIC-value`.
             registry: the URL of the schema registry, for these.
         """
         if emit is None:
@@ -516,7 +516,7 @@ class Table(Collection):
         if emission == "upserts" and not keys and not shaping.is_one_row(self.node):
             raise FlowError(
                 f"expected columns that identify the table's rows, to write upserts to {topic!r}; found "
-                f"none among {', '.join(self.schema.names)}. Keep the key in select(…), or say emit='changes'"
+                f"none among {', '.join(self.schema.names)}. Keep the key in select(…), or use emit='changes'"
             )
         self._write(topic, node, emission, keys, partitions, retention, format, registry)
 

@@ -80,8 +80,8 @@ def _days(size: str | timedelta) -> int:
     size_us = check_duration(size, "a window's size", "'1 day'")
     if size_us % DAY_US:
         raise FlowError(
-            f"expected days, weeks, months or years in a zone; found {size!r}. Leave zone=… out: shorter "
-            "windows are the same everywhere, but for offset='30 minutes' where clocks differ by half hours"
+            f"expected days, weeks, months or years in a zone; found {size!r}. Omit zone=…: "
+            "shorter windows are the same everywhere. For clocks off by half hours: offset='30 minutes'"
         )
     return size_us // DAY_US
 

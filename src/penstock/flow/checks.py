@@ -211,8 +211,8 @@ def check_registry(url: object) -> str:
         )
     if parts.username or parts.password:
         raise FlowError(
-            "expected a registry's URL without a password, which programs would show; found one. Put it "
-            "into PENSTOCK_REGISTRY_PASSWORD"
+            "expected a registry's URL without a password, which programs would show; found one. Set "
+            "PENSTOCK_REGISTRY_PASSWORD instead"
         )
     return str(url).rstrip("/")
 

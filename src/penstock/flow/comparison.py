@@ -128,6 +128,6 @@ def _beside(to: str | timedelta, window: Window) -> str:
     if calendar is not None:
         step = f"{calendar.months} months" if calendar.months else f"{calendar.days} days"
     return (
-        f"expected a multiple of what lies between windows ({step}), as there are no others to compare with; "
+        f"expected a multiple of the step between windows ({step}), as there are no others to compare with; "
         f"found {to!r}"
     )

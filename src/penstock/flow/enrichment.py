@@ -101,7 +101,7 @@ def key_of(table: Node, use: str, instead: str) -> tuple[str, ...]:
             raise FlowError(
                 f"expected a table straight from a topic (app.table), or a select(…) of it, for a {use} as "
                 "of the event time, which reads every version; found one that is computed. Write it to "
-                'a topic with emit="changes" and read that with format="debezium", or say as_of=None'
+                'a topic with emit="changes" and read that with format="debezium", or use as_of=None'
             )
 
 

@@ -79,7 +79,7 @@ def hopping(
 
 
 def session(gap: str | timedelta) -> Window:
-    """Windows defined by a group's activity: each row lies less than `gap` after the one before.
+    """Windows defined by a group's activity: each row is less than `gap` after the previous one.
 
     A session begins with its first row and ends `gap` after its last one. A row that arrives out of
     order may extend a session or join two. When the watermark has passed its end, a session is closed
@@ -262,12 +262,12 @@ def bloom_filter_agg(
 ) -> AggregateCall:
     """A Bloom filter of a column's values, as BINARY, for `might_contain(filter, value)` in expressions.
 
-    NULLs are skipped; without values, the filter has none. Not for tables, whose rows can be taken back.
+    NULLs are skipped; without values, the filter has none. Not for tables, whose rows can be retracted.
 
     Args:
         column: a column, or an SQL expression over the row's columns.
-        capacity: how many different values a group is to have. With more, errors become more frequent.
-        error: which share of the values that a group doesn't have is taken for values that it has.
+        capacity: the expected number of different values of a group. With more, errors become more frequent.
+        error: the share of values outside the group for which the answer is wrong.
         where: uses only rows for which this condition is true.
 
     Raises:

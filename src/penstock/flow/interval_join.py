@@ -17,7 +17,7 @@ __all__ = ["Within", "interval_join"]
 
 Duration: TypeAlias = str | timedelta
 Within: TypeAlias = Duration | tuple[Duration, Duration]
-"""How far apart two rows may be; or how far the right one may lie before the left one, and after it."""
+"""How far apart two rows may be; or how far the right one may be before the left one, and after it."""
 
 WITHIN_MAX_US: Final = 3_660 * DAY_US
 """Ten years: what is kept for longer is a table's; and times plus an interval fit 64 bits."""
@@ -53,11 +53,11 @@ def interval_join(left: Node, right: Node, *, on: On, within: Within, how: How) 
 
 
 def _within(within: object) -> tuple[int, int]:
-    """How far a right row may lie before its left row, and how far after it: µs."""
+    """How far a right row may be before its left row, and how far after it: µs."""
     bounds = within if isinstance(within, tuple) else (within, within)
     if len(bounds) != 2:
         raise FlowError(
-            "expected within as a duration, or as two: how far the right row may lie before the left one, "
+            "expected within as a duration, or as two: how far the right row may be before the left one, "
             f"and how far after it, such as within=('0 seconds', '1 hour'); found {within!r}"
         )
     before_us, after_us = (check_duration(one, "within", "'1 hour'") for one in bounds)

@@ -142,7 +142,7 @@ class RollingGroups(Generic[S_co]):
         if retracts(rows):
             raise FlowError(
                 "expected a stream whose rows stay, for windows over rows in their order; found one that "
-                'late rows correct. Say late="drop"'
+                'late rows correct. Use late="drop"'
             )
         inputs = inputs_of(rows.schema, aggregates)
         self._check_names(aggregates)

@@ -175,7 +175,7 @@ def told(flow: Owner, table: Node, as_of: AsOf | None) -> Told:
     check_as_of(as_of)
     if as_of is None:
         return Told(table, Rules(table.schema.arrow, (), timed=False))
-    keys = key_of(table, "broadcast", "Filter it in the function, or say as_of=None")
+    keys = key_of(table, "broadcast", "Filter it in the function, or use as_of=None")
     return Told(changes_of(flow, table), Rules(table.schema.arrow, keys, timed=True))
 
 

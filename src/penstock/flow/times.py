@@ -102,12 +102,12 @@ def event_time(
 
     Args:
         column: a TIMESTAMP column; None uses the record's timestamp in the log.
-        lateness: how far a row may lie behind the newest one of its partition, or of its producer there. A
+        lateness: how far a row may be behind the newest one of its partition, or of its producer there. A
             row whose windows all ended longer ago is late: it is counted and written to the
             dead-letter topic.
         idle: a partition or producer without new rows for this long no longer holds back the watermark. An
             idle topic doesn't hold back the topics that it is joined or united with.
-        ahead: how far a row may lie after its record's timestamp. A row further ahead is counted in
+        ahead: how far a row may be after its record's timestamp. A row further ahead is counted in
             its windows, but moves the watermark only to its record's timestamp, so a clock that is
             ahead doesn't make other rows late. Records without a timestamp are trusted.
         sent: a TIMESTAMP column of when the row was sent, by the same clock as `column`. The event time is

@@ -80,7 +80,7 @@ def _check_size(size: int, rows: int) -> None:
     if size > TEXT_BYTES_MAX:
         raise LimitError(
             f"expected at most {TEXT_BYTES_MAX} bytes of JSON at once; found more in {rows} rows. "
-            "Write fewer rows at a time, or leave out the columns with the longest text"
+            "Write fewer rows at a time, or omit the columns with the longest text"
         )
 
 
@@ -164,7 +164,7 @@ def _pieces(array: Any, name: str) -> _Pieces:
         return _text_pieces(pa.array(texts, pa.large_string()))
     raise SchemaError(
         f"column {name!r}: expected booleans, numbers, text, bytes, instants, dates, times, or lists, "
-        f"structs or maps of such to write as JSON; found {type_}. Convert the column, or leave it out"
+        f"structs or maps of such to write as JSON; found {type_}. Convert the column, or omit it"
     )
 
 

@@ -266,7 +266,7 @@ class Partition(SyncedPartition):
         except OSError as error:
             raise StorageError(
                 f"expected to start a new segment in {self.directory}, found: "
-                f"{error.strerror or error}; make room on the disk"
+                f"{error.strerror or error}; free space on the disk"
             ) from error
         self._closed.append(self.active)
         self.segments.append(segment)

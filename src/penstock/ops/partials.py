@@ -253,7 +253,7 @@ def checked_times(rows: pa.Table | pa.RecordBatch, name: str) -> Vector:
     if column.null_count:
         raise SchemaError(
             f"expected an event time in each row; found {column.null_count} NULLs in {name!r}. "
-            "Leave such rows out"
+            "Remove such rows first"
         )
     return vectors.raw(column)
 

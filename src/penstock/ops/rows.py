@@ -47,10 +47,10 @@ _PLAIN: Final = (str, bytes, int, float, bool, type(None))
 
 @dataclass(frozen=True)
 class Refused:
-    """Rows that an operator could not work on, and why: a text for all of them, or one each."""
+    """Rows that an operator could not work on, and why."""
 
     rows: pa.Table
-    reason: Any
+    reason: str
 
 
 @dataclass
@@ -188,7 +188,7 @@ class MapBatches:
             raise FlowError(
                 f"expected map_batches({_title(self.function)}) to give the columns "
                 f"{', '.join((*self.schema.names, *lost))}; found {', '.join(out.column_names)}. "
-                "Columns that begin with '$' are Penstock's own: hand them on for the rows you keep"
+                "Columns that begin with '$' are Penstock's own: pass them on for the rows you keep"
             )
         hidden = [n for n in out.column_names if n.startswith("$")]
         target = [*self.schema.arrow, *(rows.schema.field(n) for n in hidden)]

@@ -207,7 +207,7 @@ class SessionAggregate(Windowed):
         """
         if WEIGHT in rows.schema.names:
             raise SchemaError(
-                f"expected rows that are never taken back for sessions; found {WEIGHT!r}. "
+                f"expected rows without retractions for sessions; found {WEIGHT!r}. "
                 "Close the table first"
             )
         assert self.spec.time is not None, "windows have a time"

@@ -287,7 +287,7 @@ class _Comparison:
             yield Break(
                 "REQUIRED_ATTRIBUTE_ADDED",
                 f"{path}/required",
-                f"the reader requires {name!r}, which the writer may leave out",
+                f"the reader requires {name!r}, which the writer may omit",
             )
         others = new.get("additionalProperties", True)
         patterns, written = new.get("patternProperties", {}), old.get("patternProperties", {})

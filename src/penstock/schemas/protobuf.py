@@ -253,7 +253,7 @@ class _Parser:
         if word in ("optional", "required", "repeated"):
             label, word = word, self.next()
         if word == "group":
-            raise Malformed("expected no group, which Protobuf has given up; found one")
+            raise Malformed("expected no group, which Protobuf has deprecated; found one")
         key = ""
         if word == "map" and self.peek() == "<":
             self.next()
@@ -331,7 +331,7 @@ class _Comparison:
                 yield Break(
                     "REQUIRED_FIELD_ADDED",
                     here,
-                    f"the reader requires {one.name!r}, which the writer may leave out",
+                    f"the reader requires {one.name!r}, which the writer may omit",
                 )
         yield from _oneofs(new, old, path)
 

@@ -13,18 +13,18 @@ __all__ = ["go_back", "rebuild"]
 
 
 def rebuild(sink: Sink) -> Followed:
-    """Rebuilds a sink's table from the topic, next to the live one, and puts it in its place.
+    """Rebuilds a sink's table from the topic, next to the live one, and then replaces the live one.
 
-    The live one stays as it is, and is written by its sink, until `TABLE__new` has all that the topic has.
-    Then that takes its place, with its offsets; the old one is `TABLE__old` until the next time. A sink that
-    runs continues with the new one by itself. If this is killed, the next one continues.
+    The sink continues to write the live table until `TABLE__new` has everything in the topic. Then the new
+    table replaces the live one, together with its offsets. The old table is kept as `TABLE__old` until the
+    next rebuild. A running sink continues with the new table. A rebuild that was killed can be run again.
 
     Args:
-        sink: as the live one is, with what the new table should have.
+        sink: a sink of the same name, with the columns of the new table.
 
     Raises:
-        UserError: the target has nothing that can take another one's place.
-        SetupError: the target is away.
+        UserError: the target can't replace a table.
+        SetupError: the target is unavailable.
     """
     target = _switchable(sink)
     with _reported(target):
@@ -36,7 +36,7 @@ def rebuild(sink: Sink) -> Followed:
 
 
 def go_back(sink: Sink) -> None:
-    """Puts `TABLE__old` back in its place, with its offsets, and the live table aside in turn.
+    """Exchanges the live table and `TABLE__old`, together with their offsets.
 
     Raises:
         UserError: there is no such table.

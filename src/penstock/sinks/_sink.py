@@ -92,23 +92,23 @@ class Followed:
 
 
 class Sink:
-    """Keeps a target equal to what a topic says.
+    """Keeps a table of another system equal to a topic.
 
     Args:
         target: such as `ps.sinks.postgres(…)`; docs/sinks.md lists them.
-        topic: what it follows.
+        topic: the topic that the sink follows.
         schema: the columns, as for `App.table`.
         key: the column, or columns, that distinguish rows; without one, rows are appended.
         log: the broker's address.
         format: of the records: `json`, `debezium`, `debezium-precise` or `maxwell`; with a registry: `avro`,
             `json-schema` or `protobuf`, rows, or `debezium`, envelopes of any of these.
         registry: the URL of the schema registry that knows the records' schemas.
-        name: under which offsets are kept; by default `TOPIC.TABLE`. One process at a time has it: another
-            one that begins fences the first.
-        pace_s: the least time between two writes while it follows, in seconds: what comes meanwhile is
-            written together. By default the target's, which is 0 where a write costs little. The last
+        name: the name under which offsets are stored; by default `TOPIC.TABLE`. Only one process at a time
+            can use a name: a second one fences the first.
+        pace_s: the shortest time between two writes, in seconds. Records that arrive in between are
+            written together. By default the target's, which is 0 if a write costs little. The last
             records of a run don't wait.
-        batch_records: of a transaction of the target, at most; 4 MiB of them are another limit.
+        batch_records: the most records in a transaction of the target; 4 MiB is another limit.
         settings: further arguments of `penstock.client.Client`.
 
     Raises:
@@ -181,7 +181,7 @@ class Sink:
         return GROUP_PREFIX + self.name
 
     def stop(self) -> None:
-        """Ends `run` soon; from any thread."""
+        """Ends `run` soon. Can be called from any thread."""
         self._end.set()
 
     def finish(self) -> None:
@@ -189,10 +189,10 @@ class Sink:
         self._finishes.set()
 
     def run(self, *, until: Callable[[Followed], bool] | None = None) -> Followed:
-        """Follows, until it is stopped; a target or a log that is away is waited for.
+        """Follows the topic until it is stopped. While the target or the log is unavailable, it waits.
 
         Args:
-            until: asked often; it ends when this is true.
+            until: polled; `run` ends when it returns true.
 
         Raises:
             FencedError: another process has begun under this name.

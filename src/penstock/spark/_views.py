@@ -45,7 +45,7 @@ class ViewReader(DataSourceReader):
     def __init__(self, options: Options, schema: StructType) -> None:
         if options.wants_changes:
             raise UserError(
-                "expected changes to be read as a stream (readStream); found a batch. Leave out the "
+                "expected changes to be read as a stream (readStream); found a batch. Omit the "
                 "option 'changes' to read the view's rows"
             )
         self._options = options
@@ -78,7 +78,7 @@ class ViewReader(DataSourceReader):
         except FileNotFoundError:
             raise QueryError(
                 f"expected version {pin.part.version} of the view {self._options.get('view')!r} to "
-                "be kept while it is read; found that its files are gone. Read it again"
+                "be kept while it is read; found that its files were deleted. Read it again"
             ) from None
 
     def _passed(self, rows: pa.Table) -> pa.Table:

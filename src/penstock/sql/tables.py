@@ -126,19 +126,19 @@ def _time(times: list[exp.Expr], named: Named, stream: str, function: str) -> st
             return None
         told = as_read if known is None else repr(known)
         raise SchemaError(
-            f"expected the event time of {stream!r} in {function}(…), {told}, behind the stream; "
-            "it is left out where a stream's time is no column"
+            f"expected the event time of {stream!r} in {function}(…), {told}, after the stream; "
+            "omit it only if the stream's time isn't a column"
         )
     time = times[0]
     if time.name.lower() not in named.columns:
         raise SchemaError(
-            f"expected the event time of {stream!r}; found {time.name!r}, no column of it"
+            f"expected the event time of {stream!r}; found {time.name!r}, which isn't a column of it"
         )
     column = named.columns[time.name.lower()]
     if processed:
         raise SchemaError(
             f"expected no column in {function}({stream}, …), whose rows happen when they are processed; "
-            f"found {time.name!r}. Leave it out"
+            f"found {time.name!r}. Omit it"
         )
     if known != column and (known is not None or is_read(node)):
         told = repr(known)

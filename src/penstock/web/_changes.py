@@ -99,7 +99,9 @@ class Changes:
         given = request.headers.get("last-event-id") or request.query_params.get("from")
         since, until = _version(given, "from"), _version(request.query_params.get("until"), "until")
         if self._views is None or name not in await asyncio.to_thread(self._views.names):
-            raise UnknownViewError(f"expected a committed view; found {name!r}, which is none")
+            raise UnknownViewError(
+                f"expected a committed view; found {name!r}, which doesn't exist"
+            )
         if self._open >= SUBSCRIBERS_MAX:
             raise LimitError(
                 f"expected at most {SUBSCRIBERS_MAX} open streams of changes (SUBSCRIBERS_MAX); found "

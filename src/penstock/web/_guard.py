@@ -50,7 +50,7 @@ class Guard:
         if not self._knows_password(Headers(scope=scope)):
             if "authorization" in Headers(scope=scope):
                 await asyncio.sleep(WRONG_S)
-            text = "expected the page's password; found another one, or none\n"
+            text = "expected the page's password; found a wrong one, or none\n"
             headers = {"WWW-Authenticate": 'Basic realm="Penstock", charset="UTF-8"'}
             await PlainTextResponse(text, 401, headers)(scope, receive, send)
             return

@@ -171,7 +171,7 @@ def check_password(
         )
     if password is None and not is_loopback(host):
         raise UserError(
-            f"expected a password to serve {what} beyond this machine, on {host}; found none. Put it into "
+            f"expected a password to serve {what} beyond this machine, on {host}; found none. Set "
             f"{variable}"
         )
 
@@ -201,5 +201,5 @@ def _bind(host: str, port: int | None) -> socket.socket:
     wanted = f"{PORT} to {PORT + PORTS_TRIED - 1}" if port is None else str(port)
     raise SetupError(
         f"expected to serve the page on {host}, port {wanted}; found: {last.strerror}. "
-        "Choose another with --port, or leave the page out with --no-ui"
+        "Choose another with --port, or run without the page: --no-ui"
     )

@@ -167,7 +167,7 @@ def _log(facts: Facts, now_us: int) -> Health | None:
     else:
         advice = (
             f"Check that a broker runs at {facts.log} (log=… of the program). The pipeline continues by "
-            "itself when the log answers, and gives up after some minutes; committed data is safe."
+            "itself when the log answers, and ends after some minutes otherwise; committed data is safe."
         )
     reason = f"The log at {facts.log} {ever} {_clock(heard_us)}{because}."
     return Health(State.LOG_UNREACHABLE, heard_us, reason, advice)

@@ -28,9 +28,7 @@ def sink_state(told: Mapping[str, Any] | None, now_ms: int) -> dict[str, Any]:
     phase, trouble = sink_phase(told, now_ms), str(told.get("trouble", ""))
     since_ms, at_ms = whole(told.get("since_ms")), whole(told.get("at_ms"))
     if phase == "silent":
-        reason = (
-            f"A sink reports at least every 5 seconds. The last report said: {told.get('phase')}."
-        )
+        reason = f"A sink reports at least every 5 seconds. The last report: {told.get('phase')}."
         advice = (
             "The process was killed, hangs, or can't reach the log. Start it again: "
             "penstock sink TOPIC TARGET. It continues where it stopped."

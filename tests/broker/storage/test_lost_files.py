@@ -143,10 +143,10 @@ def test_a_lost_file_of_producer_ids_is_damage(kept: Kept, connect: Connect) -> 
     (kept.data / "producer_ids.json").unlink()
     (found,) = [one for one in examine(kept.data).findings if one.path == "producer_ids.json"]
     assert found.level is Level.DAMAGE
-    assert "which producer ids were given out" in found.text
+    assert "which producer ids were assigned" in found.text
     with kept.served():
         pass
-    assert "which producer ids were given out" in kept.said
+    assert "which producer ids were assigned" in kept.said
 
 
 @pytest.mark.slow

@@ -457,7 +457,7 @@ def test_a_restart_on_a_full_disk_uses_the_ballast() -> None:
     world.coordinator.submit(world.end())
     synced(world.coordinator.journal)
     world.files.room_bytes = 0
-    with pytest.raises(SetupError, match="make room"):
+    with pytest.raises(SetupError, match="free some space"):
         world.crash(keeps_all=False)
 
 

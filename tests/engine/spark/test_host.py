@@ -110,7 +110,7 @@ def test_a_full_disk_is_waited_for(
     with caplog.at_level(logging.WARNING):
         assert run(monkeypatch, Steps(error, 20))[0][0] is BATCH
     [told] = [record.getMessage() for record in caplog.records]
-    assert told.startswith("expected room for the pipeline's state or log; found none")
+    assert told.startswith("expected disk space for the pipeline's state or log; found none")
 
 
 def test_other_failures_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

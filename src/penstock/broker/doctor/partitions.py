@@ -145,7 +145,7 @@ class PartitionExam:
             self._add(Level.WARNING, name, text, delete)
             return
         if loaded is None or not loaded[1].valid_bytes or loaded[1].next_offset <= self._gone_upto:
-            self._add(Level.NOTE, name, "the index of a segment that is gone", delete)
+            self._add(Level.NOTE, name, "the index of a lost segment", delete)
             return
         text = (
             f"expected the segment of {loaded[1].valid_bytes:,} bytes whose index this is, found none: "
@@ -178,7 +178,7 @@ class PartitionExam:
         if self._next_offset is not None and base != self._next_offset:
             text = f"expected a segment from offset {self._next_offset} on, found one from {base}: "
             if base < self._next_offset:
-                self._add(Level.DAMAGE, f"{name}.log", text + "it overlaps the one before")
+                self._add(Level.DAMAGE, f"{name}.log", text + "it overlaps the previous one")
             elif base > self._gaps_upto:
                 text += "records are missing."
                 self._add_lost(f"{name}.log", text, self._next_offset, base)
@@ -325,7 +325,7 @@ class PartitionExam:
         if said.get("hole_from") is not None:
             text = (
                 f"compaction passed over a damaged or lost segment at offset {said['hole_from']}, and keeps "
-                "all tombstones behind it: restore its .log file from a copy"
+                "all tombstones after it: restore its .log file from a copy"
             )
             self._add(Level.WARNING, "cleaner", text)
 

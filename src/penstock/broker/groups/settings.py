@@ -114,7 +114,7 @@ GROUP_SETTINGS: Final[dict[str, Setting]] = {
             minimum=2,
             maximum=10,
             field="delivery_count_limit",
-            doc="How often a record is delivered before it is given up.",
+            doc="The most deliveries of a record.",
         ),
         Setting(
             "share.heartbeat.interval.ms",
@@ -140,7 +140,7 @@ GROUP_SETTINGS: Final[dict[str, Setting]] = {
             minimum=100,
             maximum=4000,
             field="unsettled_max",
-            doc="Most records of a partition that are handed out or wait to be again.",
+            doc="Most records of a partition that are acquired or wait for another delivery.",
         ),
         Setting(
             "share.record.lock.duration.ms",

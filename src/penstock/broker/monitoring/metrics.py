@@ -139,7 +139,7 @@ def _topics(sources: Sources) -> Iterator[Metric]:
     )
     yield GaugeMetricFamily(
         "penstock_cut_bytes",
-        "Torn or damaged bytes that the start left out.",
+        "Torn or damaged bytes that the start cut off the ends of logs.",
         value=sum(one.log.cut_bytes for one in broker.topics.partitions()),
     )
 

@@ -128,7 +128,7 @@ class LogCleaner:
         except (OSError, PenstockError) as error:
             self.failures += 1
             log.compactor.end(task, error)
-            _log.error("compaction of %s was given up: %s", log.directory, error)
+            _log.error("compaction of %s was abandoned: %s", log.directory, error)
             return False
         else:
             log.compactor.end(task)
@@ -149,7 +149,7 @@ class LogCleaner:
                 self._told.add(place)
                 _log.error(
                     "compaction of %s passes over offsets %d to %d, which are damaged or lost: it leaves "
-                    "that segment as it is, and keeps all tombstones behind it; restore %s from a copy",
+                    "that segment unchanged, and keeps all tombstones after it; restore %s from a copy",
                     log.directory, segment.base_offset, segment.next_offset - 1, segment.path,
                 )  # fmt: skip
 

@@ -26,7 +26,7 @@ DOCUMENTS: Final = {
         "all settings are those of the command line",
     ),
     "producer_ids.json": (
-        "which producer ids were given out",
+        "which producer ids were assigned",
         "ids continue far above the highest one known here",
     ),
 }

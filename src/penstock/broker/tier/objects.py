@@ -83,7 +83,7 @@ class ArrowObjects:
         options = parse_qs(parts.query)
         if "@" in parts.netloc or any(_SECRETS.search(one) for one in options):
             raise SetupError(
-                "expected a tier's URI without credentials, found some; put them into the "
+                "expected a tier's URI without credentials, found some; set them in the "
                 "environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)"
             )
         self.shown = f"{parts.scheme}://{parts.netloc}{parts.path}"

@@ -384,7 +384,7 @@ class Tiering:
         whole = at = 0
         while at < info.size:
             if self._is_closing or hosted.topic.is_deleted:
-                raise _StoppedError("the copy was given up")
+                raise _StoppedError("the copy was abandoned")
             chunk = bytearray()
             while len(chunk) < min(CHUNK_BYTES, info.size - at):
                 left = min(CHUNK_BYTES, info.size - at) - len(chunk)
@@ -472,7 +472,7 @@ class Tiering:
         file.truncate(0)
         for number, checksum in enumerate(chunks.checksums):
             if self._is_closing or hosted.topic.is_deleted:
-                raise _StoppedError("the restoration was given up")
+                raise _StoppedError("the restoration was abandoned")
             at = number * CHUNK_BYTES
             data = self._objects.get(copy.name, at, min(CHUNK_BYTES, copy.size - at))
             if crc32c(data) != checksum:

@@ -346,7 +346,7 @@ class Coordinator:
                 await self._settling(change)
         for change in self.machine.overdue(self._clock_ms()):
             if await self.carry_out(change):
-                _log.info("aborted the transaction of %s: its time was over", change.id)
+                _log.info("aborted the transaction of %s: it timed out", change.id)
 
     async def expire(self) -> None:
         """Forgets ids that have not been used for long."""

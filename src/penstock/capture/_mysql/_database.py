@@ -108,15 +108,15 @@ class MysqlDatabase:
         if not gtids.text:
             raise SetupError(
                 f"expected the database that {name!r} has captured so far ({state.server}); found another "
-                f"server at {self.name}, and the GTIDs of what was captured, by which it could go on there, "
-                f"aren't known. Go back to the server before, or start again with a new snapshot: "
+                f"server at {self.name}, and the GTIDs of what was captured, by which it could continue, "
+                f"aren't known. Return to the previous server, or start again with a new snapshot: "
                 f"penstock capture drop {name}"
             )
         if lacking := self._server.lacking(gtids):
             raise SetupError(
                 f"expected {self.name} to have in its binary log what {name!r} has captured at "
-                f"{state.server}; found that it lacks {lacking}. Wait until it has caught up, or go back to "
-                "the server before. Where neither can be, changes between were lost. Start again with a new "
+                f"{state.server}; found that it lacks {lacking}. Wait until it has caught up, or return to "
+                "the previous server. If neither is possible, changes were lost. Start again with a new "
                 f"snapshot: penstock capture drop {name}"
             )
         files, end = self._server.files(), self._server.position()

@@ -208,8 +208,7 @@ class Stream:
 
     def _silent(self) -> ConnectionError:
         return ConnectionError(
-            f"expected {self._server.name} to say at least every {SILENCE_S:g} s that it is there; found "
-            "that it says nothing"
+            f"expected {self._server.name} to send a heartbeat at least every {SILENCE_S:g} s; found none"
         )
 
     def _events(self) -> Iterator[tuple[tuple[int, int, int, int, int, int], bytes]]:
@@ -249,8 +248,8 @@ class Stream:
         if packet[0] == 0xFF and code == _PURGED:
             raise SetupError(
                 f"expected the binary log of {self._server.name} at {self._stored_at}; "
-                f"found: {text}. If the server is behind the one before, wait until it has caught up, or go "
-                "back to the other one. If not, changes between were lost. Start again with a new snapshot: "
+                f"found: {text}. If the server is behind the previous one, wait until it has caught up, or "
+                "return to that one. If not, changes between were lost. Start again with a new snapshot: "
                 f"penstock capture drop {self._name}. To keep more of the log: binlog_expire_logs_seconds"
             )
         if packet[0] == 0xFF and code in DENIED:

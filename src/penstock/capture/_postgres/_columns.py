@@ -52,7 +52,7 @@ def describe(url: str, table_: str) -> tuple[Schema, tuple[str, ...]]:
     if not key:
         raise UserError(
             f"expected the table {table_!r} to have a primary key, which identifies its rows; "
-            "found none. Add one, or say schema=… and key=…"
+            "found none. Add one, or give schema=… and key=…"
         )
     text = ", ".join(
         f'"{name.replace(chr(34), 2 * chr(34))}" {type_}'

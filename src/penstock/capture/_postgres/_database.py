@@ -166,7 +166,7 @@ class PostgresDatabase:
         if slot.wal_status == "lost":
             raise SetupError(
                 f"expected the slot {name!r} to have kept the server's log; found that the server "
-                f"has let go of it ({slot.reason or 'max_slot_wal_keep_size'}). {lost}"
+                f"has removed it ({slot.reason or 'max_slot_wal_keep_size'}). {lost}"
             )
         if state is not None and state.position and slot.confirmed > state.position:
             raise SetupError(

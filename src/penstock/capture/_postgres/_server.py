@@ -186,7 +186,7 @@ class Server:
             if not is_late.is_set():
                 raise
             raise ConnectionError(
-                f"expected {self.name} to answer within {ANSWER_S:g} s; found that it says nothing"
+                f"expected {self.name} to answer within {ANSWER_S:g} s; found no answer"
             ) from None
         finally:
             timer.cancel()
@@ -204,8 +204,8 @@ class Server:
         place = Place(*self.ask(PLACE)[0])
         if not place.timeline:
             raise ConnectionError(
-                f"expected a server that takes writes at {self.name}; found a standby. The capture goes on "
-                "once it is promoted, or the address leads to the primary"
+                f"expected a server that takes writes at {self.name}; found a standby. The capture continues "
+                "once it is promoted, or when the address leads to the primary"
             )
         self._place = place
         version = self.sql.info.server_version

@@ -209,7 +209,7 @@ class Stream:
             self._asked_at = time.monotonic()
         else:
             raise ConnectionError(
-                f"expected {self._server.name} to answer within {SILENCE_S:g} s; found that it says nothing"
+                f"expected {self._server.name} to answer within {SILENCE_S:g} s; found no answer"
             )
 
     def _read(self) -> int:

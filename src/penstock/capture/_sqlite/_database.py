@@ -219,7 +219,7 @@ class SqliteDatabase:
         last = self._triggers.end
         if state is not None and state.position > last:
             raise SetupError(
-                f"expected the changes of {self._path} to be at {state.position} or behind it; found them "
+                f"expected the changes of {self._path} to be at {state.position} or later; found them "
                 f"at {last}: the file was restored. Start again with a new snapshot: penstock capture drop "
                 f"{self._settings.name}"
             )

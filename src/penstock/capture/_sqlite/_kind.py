@@ -73,7 +73,7 @@ def describe(url: str, table: str) -> tuple[Schema, tuple[str, ...]]:
     if not layout.key:
         raise UserError(
             f"expected the table {table!r} to have a primary key, which identifies its rows; "
-            "found none. Add one, or say schema=… and key=…"
+            "found none. Add one, or give schema=… and key=…"
         )
     return Schema.parse(
         ", ".join(

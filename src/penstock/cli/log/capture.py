@@ -103,13 +103,13 @@ def capture() -> None:
     "--max-lag",
     type=click.IntRange(1),
     metavar="BYTES",
-    help="Of its log that the database may keep for it; beyond them, the slot is dropped.",
+    help="How much of its log the database keeps for the capture; beyond that, the slot is dropped.",
 )
 @click.option(
     "--snapshot-connections",
     type=click.IntRange(1, 64),
     metavar="N",
-    help="That read a large table at a time. Default: 3.",
+    help="Connections that read a large table at a time. Default: 3.",
 )
 @click.option(
     "--large-values",
@@ -123,14 +123,12 @@ def capture() -> None:
     type=click.Choice(["pass", "stop"]),
     default="pass",
     show_default=True,
-    help="What to do if readers may fail: a NOT NULL column is gone, a type or the key changes.",
+    help="What to do if readers may fail: a NOT NULL column is dropped, a type or the key changes.",
 )
 @click.option(
     "--notifications", is_flag=True, help="Write snapshots' progress to PREFIX.notifications."
 )
-@click.option(
-    "--print-setup", is_flag=True, help="Print the SQL that gives it what it needs, and end."
-)
+@click.option("--print-setup", is_flag=True, help="Print the SQL of the least privileges, and end.")
 @click.option("--once", is_flag=True, help="End when no more changes are available.")
 @otel_option
 @broker_option

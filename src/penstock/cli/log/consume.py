@@ -204,7 +204,7 @@ def _round(
 def _warn_of_damage(topic: str, partition: int, first: int, following: int) -> None:
     click.echo(
         f"warning: offsets {first} to {following - 1} of partition {partition} of topic {topic!r} are "
-        "damaged or lost, and left out",
+        "damaged or lost, and skipped",
         err=True,
     )
 

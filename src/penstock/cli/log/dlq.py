@@ -55,7 +55,7 @@ class Chosen:
         if not everything and where == type(where)():
             raise UserError(
                 "expected which letters are meant: name them (0/17), filter them (--reason, "
-                "--origin, --partition, --since), or say --all"
+                "--origin, --partition, --since), or use --all"
             )
         return where
 

@@ -28,11 +28,11 @@ Examples:
 
 Of a log every batch, index and journal is read; of a pipeline's state every plan, version and file. Nothing
 is changed without --repair, which does what is safe: it cuts torn ends off as the next start would, and
-clears away what nothing refers to. The exit code is 1 where what was durable is gone or changed.
+removes files that nothing refers to. The exit code is 1 if durable records are lost or changed.
 """
 )
 @click.argument("directory", type=click.Path(path_type=Path))
-@click.option("--repair", "do_repair", is_flag=True, help="Set right what is safe to.")
+@click.option("--repair", "do_repair", is_flag=True, help="Repair what can be repaired safely.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
 def doctor(directory: Path, form: str, *, do_repair: bool) -> None:
     """Check and explain a stopped pipeline's DIRECTORY (or name), or a stopped broker's."""

@@ -48,7 +48,9 @@ def _open(broker: str | None, name: str, **options: Any) -> Queue:
 @click.argument("name")
 @click.argument("values", nargs=-1)
 @click.option("--key", help="Jobs of one key go to one partition.")
-@click.option("--delay", metavar="DURATION", help="How long the job waits before it is handed out.")
+@click.option(
+    "--delay", metavar="DURATION", help="How long the job waits before its first delivery."
+)
 @click.pass_obj
 def put(
     broker: str | None, name: str, values: tuple[str, ...], key: str | None, delay: str | None

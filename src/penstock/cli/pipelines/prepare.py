@@ -71,5 +71,5 @@ def _wait(pid: int) -> None:
     except psutil.TimeoutExpired:
         raise SetupError(
             f"expected Java to write its archive within {EXERCISE_S_MAX:.0f} s; found process {pid} "
-            "still at it. Try again on a less busy machine"
+            "still running. Try again on a less busy machine"
         ) from None

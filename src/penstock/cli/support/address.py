@@ -90,7 +90,7 @@ def find_broker(
     if len(set(running.values())) > 1:
         raise SetupError(
             f"expected one running pipeline in this folder; found {', '.join(running)}. "
-            f"Say which: --broker {next(iter(running))}"
+            f"Name one: --broker {next(iter(running))}"
         )
     if running:
         return next(iter(running.values()))
@@ -156,12 +156,12 @@ def _served(data: Path) -> str | None:
         if owner.listeners:
             raise SetupError(
                 f"expected the broker of {data} to serve without a log-in; found "
-                f"{', '.join(owner.listeners)}. Say who you are: --broker kafka+tls://user@host:port"
+                f"{', '.join(owner.listeners)}. Log in: --broker kafka+tls://user@host:port"
             )
         if time.monotonic() > deadline:
             raise SetupError(
                 f"expected the broker of {data} (process {owner.pid}) to listen; found that it is still "
-                "being started. Try again in a while"
+                "starting. Try again in some seconds"
             )
         time.sleep(STARTING_LOOK_S)
     return None

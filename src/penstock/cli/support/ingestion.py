@@ -52,7 +52,7 @@ class FileFeed(Feed):
                     return
 
     def _feed(self, log: FeedLog) -> None:
-        raise NotImplementedError("it writes by transactions of its own")
+        raise NotImplementedError("it uses its own transactions")
 
 
 def file_feeds(said: Sequence[str], address: str) -> list[Feed]:

@@ -123,7 +123,7 @@ def guarded(path: Path, call: Callable[[], T]) -> T:
         ) from error
     except SystemExit as error:
         raise UserError(
-            f"expected {path} to describe a pipeline and to come to its end; it ended itself by "
+            f"expected {path} to describe a pipeline and to run to its end; it called "
             f"sys.exit({error.code!r}){_place(error)}. Put that under: if __name__ == '__main__'"
         ) from error
     except PenstockError as error:

@@ -332,7 +332,7 @@ class Conductor:
         now = time.monotonic()
         for number, lane in self._there.items():
             if now - lane.heard_s > SILENCE_S:
-                raise self._lose(number, f"it has said nothing for {SILENCE_S:.0f} s")
+                raise self._lose(number, f"it hasn't reported for {SILENCE_S:.0f} s")
 
     def _lose(self, number: int, why: str) -> _LostError:
         lane = self._there.pop(number)

@@ -239,8 +239,8 @@ class SparkHost:
         if now_s - self._room_told_s >= ROOM_TELL_S:
             self._room_told_s = now_s
             _log.warning(
-                "expected room for the pipeline's state or log; found none (%s). The pipeline waits, and "
-                "continues when something has been deleted",
+                "expected disk space for the pipeline's state or log; found none (%s). The pipeline waits, "
+                "and continues when there is space",
                 _short(error),
             )
         self._stop.wait(ROOM_WAIT_S)

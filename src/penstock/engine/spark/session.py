@@ -154,7 +154,7 @@ def session_for(name: str, master: str | None, folder: Path, *, cores: int) -> I
         if master not in (None, found):
             raise FlowError(
                 f"expected Spark at {master!r}; found a session of this program at {found!r}, which is used "
-                "where there is one. Stop it before, or leave out spark=…"
+                "if there is one. Stop it first, or omit spark=…"
             )
         folder.mkdir(parents=True, exist_ok=True)
         yield Spark(theirs)

@@ -142,7 +142,7 @@ def begin(threads: dict[str, str], log: BinaryIO | None = None) -> dict[str, str
     try:
         _begun.append(Begun(threads, log))
     except OSError as error:
-        _log.debug("no process stands by: %s", error)
+        _log.debug("no standby process: %s", error)
         return {}
     return {ADDRESS: _begun[-1].address}
 

@@ -196,8 +196,8 @@ class Upgrade:
             if noted is not None and topic in noted["history"].values():
                 raise FlowError(
                     f"expected the topic {topic!r} to be empty, or of the previous program; found the "
-                    "beginning of what an upgrade wrote that was given up. Name another topic, or say what "
-                    "this one is to get: --outputs all (after the existing records) or --outputs new"
+                    "records of an upgrade that was abandoned. Name another topic, or choose what "
+                    "this one gets: --outputs all (after the existing records) or --outputs new"
                 )
         return False
 
@@ -237,14 +237,14 @@ class Upgrade:
                 f"expected the state of {placed.title} in the form that this release keeps; found that of "
                 "another release, and that retention has removed records that it was computed from. Run the "
                 "program with the release that wrote the state; or use --rebuild, which computes it from "
-                "what is there"
+                "the records that are left"
             )
         raise FlowError(
             f"expected to split the state of {placed.title} again ({entry.get('cut')} to {placed.cut}), "
             "by the "
             "topic's partitions, from the log; found that retention has removed records that it was computed "
-            "from. Leave the key unchanged, or run the program with --rebuild, which computes it from what "
-            "is there"
+            "from. Leave the key unchanged, or run the program with --rebuild, which computes it from the "
+            "records that are left"
         )
 
     def _warn_of_gaps(self, graph: Graph) -> None:
@@ -400,8 +400,8 @@ class Upgrade:
             return
         if self._pending is None:
             raise FencedError(
-                f"expected to commit version {content['version']}; found that another process has gone on "
-                "with the pipeline. Stop it, and run this program again"
+                f"expected to commit version {content['version']}; found that another process has taken over "
+                "the pipeline. Stop it, and run this program again"
             )
         # The previous process has ended its batch after all.
         self._is_bound = self._is_finishing = False

@@ -121,5 +121,5 @@ def _type(type_: pa.DataType, path: str, column: str) -> Any:
         return {"type": "record", "name": path, "fields": _fields(members, path)}
     raise SchemaError(
         f"expected columns of types that Avro has; found {column!r}, {type_text(type_)}. Convert it, "
-        "or leave it out"
+        "or omit it"
     )

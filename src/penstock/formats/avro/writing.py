@@ -88,7 +88,7 @@ class AvroEncoder:
         if made.ends[-1] > BYTES_MAX:
             raise LimitError(
                 f"expected at most {BYTES_MAX} bytes of Avro at once; found more in {len(rows)} rows. Write "
-                "fewer rows at a time, or leave out the longest columns"
+                "fewer rows at a time, or omit the longest columns"
             )
         ends = made.ends.astype(np.int32)
         buffers = [None, arrow_buffer(ends), arrow_buffer(made.data)]

@@ -226,7 +226,7 @@ def _fill(
     if found is None:
         raise SchemaError(
             f"expected columns of types that Protobuf has, arrays and maps of none of them; found "
-            f"{column.name!r}, {type_text(column.type)}. Convert it, or leave it out"
+            f"{column.name!r}, {type_text(column.type)}. Convert it, or omit it"
         )
     one.type = found
 

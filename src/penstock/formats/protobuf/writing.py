@@ -85,7 +85,7 @@ class ProtobufEncoder:
         if made.ends[-1] > BYTES_MAX:
             raise LimitError(
                 f"expected at most {BYTES_MAX} bytes of Protobuf at once; found more in {len(rows)} rows. "
-                "Write fewer rows at a time, or leave out the longest columns"
+                "Write fewer rows at a time, or omit the longest columns"
             )
         buffers = [None, arrow_buffer(made.ends.astype(np.int32)), arrow_buffer(made.data)]
         return pa.Array.from_buffers(pa.binary(), len(rows), buffers, 0)

@@ -87,7 +87,7 @@ def _choices(type_: Any, column: str) -> list[Any]:
         return [_object([Field(one.name, one.type, not one.nullable) for one in type_])]
     raise SchemaError(
         f"expected columns of types that JSON has; found {column!r}, {type_text(type_)}. Convert it, or "
-        "leave it out"
+        "omit it"
     )
 
 

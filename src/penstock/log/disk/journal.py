@@ -102,7 +102,7 @@ class Journal:
         self.cut_bytes = on_disk - kept
         if self.cut_bytes:
             _log.warning(
-                "%s: expected whole records, found %d bytes that aren't; they are left out",
+                "%s: expected whole records, found %d bytes that aren't; they are skipped",
                 self._path,
                 self.cut_bytes,
             )
@@ -127,7 +127,7 @@ class Journal:
             self._file.write(self.size, record)
         except OSError as error:
             raise StorageError(
-                f"expected to append to {self._path}, found: {error.strerror or error}; make room"
+                f"expected to append to {self._path}, found: {error.strerror or error}; free some space"
             ) from error
         self.size += len(record)
 

@@ -271,7 +271,7 @@ class Segment:
             self.file.truncate(self.size)
         raise StorageError(
             f"expected to append to {self.path}, found: {error.strerror or error}; "
-            "make room on the disk, then the producer's retry will succeed"
+            "free space on the disk, then the producer's retry will succeed"
         ) from error
 
     def marker(self, position: int, header: Header) -> Marker:

@@ -215,7 +215,7 @@ def check_kept(
     """
     if retracts:
         raise FlowError(
-            f"expected rows that are never taken back for {kind}({column.name}); found a table, or windows "
+            f"expected rows without retractions for {kind}({column.name}); found a table, or windows "
             f"that are corrected. {instead}"
         )
 

@@ -157,7 +157,7 @@ def changed(table: str, error: BaseException) -> ConnectionError:
 
 def replaced(table: str) -> ConnectionError:
     """What is raised where another table took this one's place: it passes, as that one is opened next."""
-    return ConnectionError(f"{table} was put in the place of another one")
+    return ConnectionError(f"{table} has replaced another one")
 
 
 def nothing_before(table: str) -> UserError:

@@ -30,9 +30,9 @@ def sqlite(path: str | Path, *, table: str, create: bool = True) -> SqliteTarget
     JSON.
 
     Args:
-        path: of the file, created where it isn't there.
+        path: of the file, created if it doesn't exist.
         table: its name.
-        create: whether to create it where it isn't there.
+        create: whether to create it if it doesn't exist.
     """
     return SqliteTarget(path, table, create=create)
 
@@ -41,9 +41,9 @@ def duckdb(path: str | Path, *, table: str, create: bool = True) -> DuckTarget:
     """A table of a DuckDB database. While the sink runs, no other process can open the file.
 
     Args:
-        path: of the file, created where it isn't there.
+        path: of the file, created if it doesn't exist.
         table: its name.
-        create: whether to create it where it isn't there.
+        create: whether to create it if it doesn't exist.
     """
     return DuckTarget(path, table, create=create)
 

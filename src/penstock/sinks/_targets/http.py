@@ -120,8 +120,8 @@ def http(
 
     A change is `{"id": "TOPIC-PARTITION-OFFSET", "op": "upsert", "row": {…}}`, or
     `{"id": "TOPIC-PARTITION-OFFSET-delete", "op": "delete", "row": {…}}`, in which `row` has the key.
-    Statuses of 200 to 299 mean that the request is done with; 408, 425, 429 and 500 to
-    599, that it is to be tried again; 401 and 403 end the sink; others refuse it.
+    After a status from 200 to 299, the request is complete. After 408, 425, 429 and 500 to 599, it is
+    retried. 401 and 403 end the sink. Other statuses refuse the change.
 
     Args:
         url: where it is sent by POST.

@@ -41,7 +41,7 @@ def kafka(
 
     Args:
         bootstrap: `host:port[,host:port]`.
-        table: the topic, created where it isn't there.
+        table: the topic, created if it doesn't exist.
         partitions: of a topic that is created.
         compact: whether a topic that is created keeps the newest record of each key.
         settings: as of `penstock.client.Client`, such as `security=…`.

@@ -89,10 +89,10 @@ def mysql(url: str, *, table: str, create: bool = True) -> MysqlTarget:
     """A table of a MySQL or MariaDB database. Its engine must have transactions (InnoDB has).
 
     Args:
-        url: `mysql://user:password@host:port/database`; `?ssl_ca=FILE` for TLS with verification. A password
-            that it doesn't have is taken from MYSQL_PWD, or from `~/.my.cnf`.
+        url: `mysql://user:password@host:port/database`; `?ssl_ca=FILE` for TLS with verification. If it
+            has no password, MYSQL_PWD or `~/.my.cnf` is used.
         table: its name. It must have the key as its primary key, or a unique index over it.
-        create: whether to create it where it isn't there.
+        create: whether to create it if it doesn't exist.
     """
     return MysqlTarget(url, table, create=create)
 

@@ -46,11 +46,11 @@ def postgres(url: str, *, table: str, create: bool = True) -> PostgresTarget:
     """A table of a PostgreSQL database.
 
     Args:
-        url: `postgresql://user@host:port/database`; a password is taken from PGPASSWORD, PGPASSFILE or
-            `~/.pgpass` where it isn't in the address.
+        url: `postgresql://user@host:port/database`. If it has no password, PGPASSWORD, PGPASSFILE or
+            `~/.pgpass` is used.
         table: its name, which may have a schema: `public.users`. It must have the key as its primary key, or
             a unique index over it.
-        create: whether to create it where it isn't there.
+        create: whether to create it if it doesn't exist.
     """
     return PostgresTarget(url, table, create=create)
 

@@ -44,7 +44,7 @@ class SqlTarget(abc.ABC):
 
     Args:
         table: its name, which may have a schema.
-        create: whether to create it where it isn't there.
+        create: whether to create it if it doesn't exist.
     """
 
     placeholder = "?"
@@ -241,7 +241,7 @@ class SqlTarget(abc.ABC):
         if missing:
             raise UserError(
                 f"expected the table {self.table!r} to have the columns {', '.join(missing)}, to write them; "
-                f"found {', '.join(names)}. Add them, or leave them out of the schema"
+                f"found {', '.join(names)}. Add them, or remove them from the schema"
             )
 
     def _create_table(self, statement: str, topic: str) -> None:

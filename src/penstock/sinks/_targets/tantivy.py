@@ -47,7 +47,7 @@ def tantivy(path: str | Path) -> TantivyTarget:
     and instants are fields of their kinds, everything else is text as in JSON rows.
 
     Args:
-        path: of its directory, created where it isn't there.
+        path: of its directory, created if it doesn't exist.
     """
     return TantivyTarget(path)
 

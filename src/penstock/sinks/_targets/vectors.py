@@ -68,7 +68,7 @@ def vectors(
     """A vector index that needs no server. `ps.sinks.Vectors(path)` searches it, in any process.
 
     Args:
-        path: of its directory, created where it isn't there.
+        path: of its directory, created if it doesn't exist.
         column: of the rows that has the vector: an ARRAY of FLOAT or DOUBLE.
         dimensions: numbers of a vector. Rows with another one are dead letters.
         metric: `cos`, one minus the cosine of the angle; `l2sq`, the square of the distance; or `ip`, one

@@ -28,7 +28,7 @@ CHECKPOINTS: Final = {"delta.checkpointInterval": "100"}
 
 
 def delta(path: str | Path, *, pace_s: float = PACE_S) -> DeltaTarget:
-    """A Delta table in a directory, created where it isn't there.
+    """A Delta table in a directory, created if it doesn't exist.
 
     Args:
         path: of the directory.
@@ -79,7 +79,7 @@ class DeltaTarget:
         if missing:
             raise UserError(
                 f"expected the table {self._path} to have the columns {', '.join(missing)}; found "
-                f"{', '.join(there)}. Rebuild it, or leave them out of the schema"
+                f"{', '.join(there)}. Rebuild it, or remove them from the schema"
             )
         count = self._delta.transaction_version(self._own) or 0
         found = {p: self._delta.transaction_version(f"{self._own}/{p}") for p in range(count)}

@@ -55,7 +55,7 @@ PACE_S: Final = 5.0
 def iceberg(
     catalog: str | Path | Mapping[str, str], *, table: str, pace_s: float = PACE_S
 ) -> IcebergTarget:
-    """An Iceberg table, created where it isn't there.
+    """An Iceberg table, created if it doesn't exist.
 
     Args:
         catalog: a directory, which gets a catalog in SQLite (`catalog.db`) and the tables; or properties of
@@ -143,7 +143,7 @@ class IcebergTarget:
         if missing:
             raise UserError(
                 f"expected the table {self.table!r} to have the columns {', '.join(missing)}; found "
-                f"{', '.join(self._table.schema().column_names)}. Add them, or leave them out of the schema"
+                f"{', '.join(self._table.schema().column_names)}. Add them, or remove them from the schema"
             )
         state = self._state()
         self._offsets, self._epoch = state["next"], state["epoch"] + 1

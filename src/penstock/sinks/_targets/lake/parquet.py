@@ -64,7 +64,7 @@ def parquet(
     and `_partition`, of its record. The newest row of a key has its highest `_offset`.
 
     Args:
-        path: of the directory, created where it isn't there.
+        path: of the directory, created if it doesn't exist.
         partition_by: columns, or `year(at)`, `month(at)`, `day(at)`, `hour(at)` of a TIMESTAMP or DATE, in a
             tuple or in a text with commas.
         pace_s: the least time between commits, in seconds; the last ones of a run don't wait.
