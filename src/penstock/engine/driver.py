@@ -25,7 +25,7 @@ from penstock.client.network.connection import Aside
 from penstock.engine.attempts import Attempts, new_writer
 from penstock.engine.log import Log
 from penstock.engine.outgoing import writer_name
-from penstock.engine.physical import Physical, Placed
+from penstock.engine.physical import Physical
 from penstock.engine.plan import SWITCH, Execute, Limits, Plan, Split, Work
 from penstock.engine.progress.nodes import NodeProgress, Nodes
 from penstock.engine.store import Json, Store
@@ -34,7 +34,7 @@ from penstock.engine.upkeep.keeper import Keeper
 from penstock.engine.versions import first_version, noted_floors, of_program, same_program
 from penstock.engine.watermarks import Look, keep_producers, look, no_producers, take_producers
 from penstock.errors import BrokerError, FencedError, FlowError, PenstockError
-from penstock.flow.graph import Closed, RowStep, Source, Union, origins
+from penstock.flow.graph import Source, origins
 from penstock.ops import NO_TIME
 
 __all__ = ["Driver", "Limits", "Progress", "this_process", "unfinished"]
@@ -450,24 +450,14 @@ class Driver:
     def _writer_names(self) -> list[str]:
         dead, partitions = self.dead_letter_topic, self.physical.partitions
         names = [f"{dead}/{topic}/{p}" for topic, count in partitions.items() for p in range(count)]
-        names += [f"{dead}/{p.id}/{shard}" for p in self._feeding() for shard in range(p.shards)]
+        names += [
+            f"{dead}/{p.id}/{shard}" for p in self.physical.refused() for shard in range(p.shards)
+        ]
         for output in () if self._transactions else self.physical.graph.outputs:
             for origin in origins(output.node):
                 shards = range(self.physical.shards_of(origin))
                 names += [writer_name(output, origin, shard) for shard in shards]
         return names
-
-    def _feeding(self) -> list[Placed]:
-        """Operators whose rows pass through steps that may fail."""
-        return [
-            p
-            for p in self.physical.placed.values()
-            if any(
-                isinstance(reader.node, RowStep | Union)
-                for origin in (p.node, Closed(p.node))
-                for reader in self.physical.readers(origin)
-            )
-        ]
 
     # -- committing ---------------------------------------------------------------------------------
 
@@ -507,6 +497,7 @@ class Driver:
                     _add(counts[what], {source["topic"]: source[what]})
             _add(counts["dead"], report["dead"])
             _add(counts["late_by_view"], report["late"])
+            _add(counts["late"], report["passed_late"])
             for operator, traces in report["traces"].items():
                 content["operators"][operator]["traces"] |= traces
             for name, writer in report["writers"].items():
@@ -561,7 +552,10 @@ class Driver:
             version=plan.version,
             batch_ms=batch_ms,
             rows=sum(entry["rows"] for entry in sources.values()),
-            late_rows=sum(s["late"] for report in reports for s in report["sources"]),
+            late_rows=sum(
+                sum(s["late"] for s in report["sources"]) + sum(report["passed_late"].values())
+                for report in reports
+            ),
             lost_rows=sum(s["lost"] for report in reports for s in report["sources"]),
             dead_rows=sum(sum(report["dead"].values()) for report in reports),
             sources=sources,

@@ -144,6 +144,19 @@ class Physical:
         found: dict[str, list[Reader]] = self._readers  # type: ignore[attr-defined]
         return found.get(origin.identity, [])
 
+    def refused(self) -> list[Placed]:
+        """Operators whose rows may be dead letters: late ones, and those for which a step behind fails."""
+        return [
+            p
+            for p in self.placed.values()
+            if p.operator.passes_late
+            or any(
+                isinstance(reader.node, RowStep | Union)
+                for origin in (p.node, Closed(p.node))
+                for reader in self.readers(origin)
+            )
+        ]
+
     def columns_of(self, source: Source) -> frozenset[str]:
         """Of a source's columns, those that some reader looks at."""
         columns: dict[str, frozenset[str]] = self._columns  # type: ignore[attr-defined]

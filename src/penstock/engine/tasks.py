@@ -158,6 +158,7 @@ class LaneBatch:
         self.writers: dict[str, Writer] = {}
         self.transacted: dict[str, dict[str, int]] = defaultdict(dict)  # next sequences
         self.late: dict[str, int] = defaultdict(int)
+        self.passed_late: dict[str, int] = defaultdict(int)  # late rows that operators handed on
         self.dead: dict[str, list[Letters]] = defaultdict(list)  # waiting, by origin
         self.explanations: dict[tuple[str, str], Explanations] = defaultdict(Explanations)
         self.dead_count: dict[str, int] = defaultdict(int)  # by the topic that they are of
@@ -216,6 +217,7 @@ class LaneBatch:
                 for name, writer in self.writers.items()
             },
             "late": self.late,
+            "passed_late": self.passed_late,
             "dead": self.dead_count,
             "transaction": self.transacted,
             "seconds": self.clock.seconds,
@@ -329,7 +331,7 @@ class LaneBatch:
         reader.refuse_offsets(reasons)
 
     def _prepared(self, to: Placed, port: int, table: pa.Table, reasons: Reasons) -> Any:
-        """A chunk's parcel; notes its late rows by offset."""
+        """The parcel of some rows; notes those that are late by offset."""
         started = time.perf_counter()
         prepared = to.operator.prepare(port, table)
         if prepared.partly_late is not None and len(prepared.partly_late):
@@ -423,24 +425,29 @@ class LaneBatch:
         """Hands what an operator gave to all that reads it; how many rows it was."""
         readers = self.job.physical.readers(origin)
         refused: list[Refused] = []
+        late: list[Refused] = []
         place, count = f"{placed.id}/{shard}", 0
         inputs: list[list[Any]] = [[] for _ in readers]
         for rows in tables:
             if not rows.num_rows:
                 continue
             count += rows.num_rows
+            if placed.operator.passes_late:  # numbers, by which they are found where they are late
+                numbers = vectors.from_int64(np.arange(rows.num_rows))
+                rows = rows.append_column(OFFSET, numbers)  # noqa: PLW2901
+            reasons = Reasons()
             # Readers know the origin by its identity, and find its rows under that.
             known: dict[str, pa.Table] = {origin.identity: rows}
             for one, gathered in zip(readers, inputs, strict=True):
                 table = self._evaluate(one.node, known, refused, place)
                 if isinstance(one.to, Placed):
-                    started = time.perf_counter()
-                    gathered.append(one.to.operator.prepare(one.port, table).parcel)
-                    self.meter.got(one.to.id, table.num_rows)
-                    self.meter.took(one.to.id, started)
+                    gathered.append(self._prepared(one.to, one.port, table, reasons))
                 else:
                     gathered.append(table)
-        for bad in refused:
+            if reasons.late():
+                self.passed_late[placed.name] += reasons.late()
+                late.append(Refused(rows.take(vectors.from_int64(reasons.offsets)), reasons.texts))
+        for bad in refused + late:
             letters = Letters.of_rows(bad.rows, self.plan.wall_us // 1_000, bad.reason)
             self.bury(placed.name, place, [letters])
         # Without rows, too: time may have passed for the operators that are fused.

@@ -10,8 +10,9 @@ is in its state, its parcels and its context, so a batch that is repeated gives 
 
 Frontiers. A frontier f of an edge promises that no row of a time before f will come any more. A step
 sees the frontiers of its ports as they are with this batch; what the operator itself promises is
-`frontier` of them. Rows of a source that lie before their own watermark are late: `prepare` leaves them out
-and says which. Nothing else is ever late, as operators keep their promises.
+`frontier` of them. Rows that lie before their own watermark, `$watermark`, are late: `prepare` leaves them
+out and says which. Those of a source have one, and those of an operator that hands rows on whenever they
+come (`passes_late`), be they late or not. Nothing else is ever late, as operators keep their promises.
 """
 
 from __future__ import annotations
@@ -202,6 +203,11 @@ class Operator(Protocol):
         ...
 
     @property
+    def passes_late(self) -> bool:
+        """Whether it gives late rows as well, with their `$watermark`, for its readers to judge."""
+        ...
+
+    @property
     def keys(self) -> tuple[str, ...]:
         """Columns that identify a table's rows, with the window where there is one; of a stream, none."""
         ...
@@ -245,7 +251,7 @@ class Operator(Protocol):
         ...
 
     def prepare(self, port: int, rows: pa.Table) -> Prepared:
-        """Makes a parcel of rows; `$watermark` is there if they are a source's."""
+        """Makes a parcel of rows; `$watermark` is there where some of them may be late."""
         ...
 
     def combine(self, port: int, parts: Sequence[Any]) -> Any:
@@ -309,6 +315,11 @@ class Clockless:
     @property
     def always(self) -> bool:
         """See `Operator`: nothing comes of nothing."""
+        return False
+
+    @property
+    def passes_late(self) -> bool:
+        """See `Operator`: it judges rows itself, or gives them no time."""
         return False
 
 

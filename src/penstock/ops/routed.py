@@ -16,6 +16,7 @@ from penstock.core.narrow import narrow, widen
 from penstock.core.schema import TIMESTAMP
 from penstock.core.vectors import Vector
 from penstock.errors import SchemaError
+from penstock.ops.windows import NOTHING_YET_US
 from penstock.state.layout import concat
 
 __all__ = ["HASH", "Routed", "in_time", "parse_routed", "routed", "routed_schema"]
@@ -28,7 +29,8 @@ class Routed:
     """Rows with the hash of their key.
 
     Attributes:
-        batch: `$hash`, then `$time` and `$weight` where rows have them, then the rows' own columns.
+        batch: `$hash`, then `$time`, `$weight` and `$watermark` where rows have them, then the rows' own
+            columns.
     """
 
     batch: pa.RecordBatch
@@ -73,17 +75,21 @@ class Routed:
         return parts[0] if len(parts) == 1 else Routed(concat([part.batch for part in parts]))
 
 
-def routed_schema(schema: pa.Schema, *, timed: bool, weighted: bool) -> pa.Schema:
+def routed_schema(
+    schema: pa.Schema, *, timed: bool, weighted: bool, marked: bool = False
+) -> pa.Schema:
     """The columns of a parcel.
 
     Args:
         schema: of the rows' own columns.
         timed: whether rows have `$time`.
         weighted: whether they have `$weight`.
+        marked: whether they have `$watermark`.
     """
     fields: list[pa.Field] = [pa.field(HASH, pa.int64())]
     fields += [pa.field(TIME, TIMESTAMP)] if timed else []
     fields += [pa.field(WEIGHT, pa.int64())] if weighted else []
+    fields += [pa.field(WATERMARK, pa.int64())] if marked else []
     return pa.schema([*fields, *(pa.field(f.name, f.type) for f in schema)])
 
 
@@ -93,7 +99,8 @@ def routed(rows: pa.Table, key: Sequence[str], schema: pa.Schema) -> Routed:
     Args:
         rows: any, with at least the columns that the parcel has.
         key: the columns whose hash decides the shard; none puts all rows on one.
-        schema: of the parcel, from `routed_schema`. Where it has `$weight` and the rows don't, each is +1.
+        schema: of the parcel, from `routed_schema`. Where it has `$weight` and the rows don't, each is +1;
+            where it has `$watermark` and they don't, none is late.
 
     Raises:
         SchemaError: a column has another type.
@@ -110,6 +117,8 @@ def routed(rows: pa.Table, key: Sequence[str], schema: pa.Schema) -> Routed:
     found[HASH] = vectors.from_int64(hash_columns([found[name] for name in key], len(rows)))
     if WEIGHT in schema.names and WEIGHT not in found:
         found[WEIGHT] = vectors.from_int64(np.ones(len(rows), np.int64))
+    if WATERMARK in schema.names and WATERMARK not in found:
+        found[WATERMARK] = vectors.from_int64(np.full(len(rows), NOTHING_YET_US))
     return Routed(pa.RecordBatch.from_arrays([found[name] for name in schema.names], schema=schema))
 
 
@@ -129,7 +138,7 @@ def parse_routed(schema: pa.Schema, blob: bytes | memoryview | pa.Buffer) -> Rou
 def in_time(rows: pa.Table) -> tuple[pa.Table, Vector | None]:
     """The rows that don't lie before their own watermark, and the positions of those that do.
 
-    Rows without a watermark are those of an operator, and never late.
+    Rows without a watermark are those of an operator that keeps its promise, and never late.
     """
     if WATERMARK not in rows.column_names or not len(rows):
         return rows, None

@@ -47,10 +47,10 @@ _PLAIN: Final = (str, bytes, int, float, bool, type(None))
 
 @dataclass(frozen=True)
 class Refused:
-    """Rows that an operator could not work on, and why."""
+    """Rows that an operator could not work on, and why: a text for all of them, or one each."""
 
     rows: pa.Table
-    reason: str
+    reason: Any
 
 
 @dataclass

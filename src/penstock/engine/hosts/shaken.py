@@ -206,7 +206,7 @@ class _Made:
                     found[f"state of {operator}/{shard}"] = _ATTEMPT.sub(r"\1", repr(trace))
             for name, writer in report["writers"].items():
                 found[f"sequences of {name}"] = writer
-            for what in ("late", "dead"):
+            for what in ("late", "passed_late", "dead"):
                 for name, count in report[what].items():
                     counts[f"count of {what} rows of {name}"] += count
         return found | counts

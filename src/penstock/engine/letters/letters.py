@@ -86,20 +86,20 @@ class Letters:
         )
 
     @staticmethod
-    def of_rows(rows: pa.Table, timestamp_ms: int, reason: str) -> Letters:
+    def of_rows(rows: pa.Table, timestamp_ms: int, reasons: Any) -> Letters:
         """Letters of rows that were no records; one that is taken back had its letter when it came."""
         if WEIGHT in rows.column_names:
             rows = rows.filter(pc.greater(rows.column(WEIGHT), pa.scalar(0)))
-        return Letters.of_values(encode_rows(rows).cast(pa.binary()), timestamp_ms, reason)
+        return Letters.of_values(encode_rows(rows).cast(pa.binary()), timestamp_ms, reasons)
 
     @staticmethod
-    def of_values(values: Any, timestamp_ms: int, reason: str) -> Letters:
-        """Letters of values that were no records."""
+    def of_values(values: Any, timestamp_ms: int, reasons: Any) -> Letters:
+        """Letters of values that were no records; `reasons` are a text each, or one for all."""
         n = len(values)
         none, times = np.full(n, -1, np.int64), np.full(n, timestamp_ms, np.int64)
-        return Letters.made(
-            none, pa.nulls(n, pa.binary()), values, times, pa.repeat(pa.scalar(reason), n)
-        )
+        if isinstance(reasons, str):
+            reasons = pa.repeat(pa.scalar(reasons), n)
+        return Letters.made(none, pa.nulls(n, pa.binary()), values, times, reasons)
 
     @staticmethod
     def joined(parts: Sequence[Letters]) -> Letters:

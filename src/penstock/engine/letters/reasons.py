@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from penstock.core.time import INSTANT_MAX_US, INSTANT_MIN_US, instant_text
 from penstock.core.vectors import from_int64
 
-__all__ = ["Reasons", "instant_texts"]
+__all__ = ["Reasons", "instant_texts", "late_texts"]
 
 
 def _no_offsets() -> np.ndarray:
@@ -48,15 +48,7 @@ class Reasons:
             self.texts = pc.if_else(pa.array(known), pc.binary_join_element_wise(*more), self.texts)
             fresh = ~np.isin(offsets, self.offsets, assume_unique=True)
             offsets, first = offsets[fresh], first[fresh]
-        parts: list[Any] = [
-            "late: its event time is ",
-            instant_texts(times_us[first]),
-            ", the watermark was already ",
-            instant_texts(marks_us[first]),
-            f", and what it belongs to was closed; for {name}",
-            "",
-        ]
-        self._put(offsets, pc.binary_join_element_wise(*parts))
+        self._put(offsets, late_texts(times_us[first], marks_us[first], name))
 
     def note(self, offsets: np.ndarray, reason: str) -> None:
         """Notes records that can't be used for another reason, which takes the place of what was known."""
@@ -77,6 +69,20 @@ class Reasons:
         order = np.argsort(both)
         self.offsets = both[order]
         self.texts = pa.concat_arrays([self.texts, texts]).take(pa.array(order))
+
+
+def late_texts(times_us: np.ndarray, marks_us: np.ndarray, name: str) -> pa.Array:
+    """Why rows are late for an operator: string[n]."""
+    parts: list[Any] = [
+        "late: its event time is ",
+        instant_texts(times_us),
+        ", the watermark was already ",
+        instant_texts(marks_us),
+        f", and what it belongs to was closed; for {name}",
+        "",
+    ]
+    made: pa.Array = pc.binary_join_element_wise(*parts)
+    return made
 
 
 def instant_texts(times_us: np.ndarray) -> pa.Array:

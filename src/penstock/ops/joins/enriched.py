@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Self, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.delta import TIME
+from penstock.core.delta import TIME, WATERMARK
 from penstock.core.schema import Schema
 from penstock.core.vectors import Vector, from_int64
 from penstock.ops.bases import Stream
@@ -123,7 +123,7 @@ def enriched(
 
     Args:
         schema: from `enriched_schema`.
-        rows: with `$time` and the stream's columns.
+        rows: with `$time`, perhaps `$watermark`, and the stream's columns.
         found: with the table's other columns.
         here: int64[n], positions in `rows`.
         there: int64[n], positions in `found`; -1 is NULL.
@@ -136,5 +136,8 @@ def enriched(
         else found.column(field.name).take(other)
         for field in schema
     ]
-    times = rows.column(TIME).take(mine)
-    return pa.Table.from_arrays(arrays, schema=schema).append_column(TIME, times)
+    made = pa.Table.from_arrays(arrays, schema=schema)
+    for name in (TIME, WATERMARK):
+        if name in rows.schema.names:
+            made = made.append_column(name, rows.column(name).take(mine))
+    return made

@@ -51,10 +51,15 @@ class StreamTableJoin(Enriching):
         """See `Operator`."""
         return False
 
+    @property
+    def passes_late(self) -> bool:
+        """See `Operator`: each row comes out, whenever it comes."""
+        return True
+
     # -- rows on their way --------------------------------------------------------------------------
 
     def prepare(self, port: int, rows: pa.Table) -> Prepared:
-        """See `Operator`: nothing waits for a time, so nothing is late."""
+        """See `Operator`: nothing waits for a time, so what is late is handed on."""
         return Prepared(routed(rows, self.key(port), self._parcels[port]))
 
     # -- state --------------------------------------------------------------------------------------
@@ -111,7 +116,7 @@ class StreamTableJoin(Enriching):
     @cached_property
     def _parcels(self) -> tuple[pa.Schema, pa.Schema]:
         return (
-            routed_schema(self.stream, timed=True, weighted=False),
+            routed_schema(self.stream, timed=True, weighted=False, marked=True),
             routed_schema(self.table, timed=False, weighted=True),
         )
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.core import vectors
-from penstock.core.delta import TIME
+from penstock.core.delta import TIME, WATERMARK
 from penstock.core.kernels import njit, types
 from penstock.core.schema import TIMESTAMP, Schema
 from penstock.core.vectors import Vector
@@ -97,10 +97,15 @@ class Deduplicate(Stream):
 
     # -- rows on their way --------------------------------------------------------------------------
 
+    @property
+    def passes_late(self) -> bool:
+        """See `Operator`: where no key is forgotten, late rows are known, too."""
+        return self.within_us is None
+
     def prepare(self, port: int, rows: pa.Table) -> Prepared:  # noqa: ARG002
         """See `Operator`."""
         late = None
-        if self.within_us is not None:  # a key that is never forgotten knows late rows, too
+        if not self.passes_late:
             rows, late = in_time(rows)
         return Prepared(routed(rows, self.on, self._parcels[0]), late)
 
@@ -128,6 +133,8 @@ class Deduplicate(Stream):
         changes = None
         if self.gives:
             schema = self.input.append(pa.field(TIME, TIMESTAMP))
+            if self.passes_late:
+                schema = schema.append(pa.field(WATERMARK, pa.int64()))
             changes = pa.Table.from_arrays([passed.column(f.name) for f in schema], schema=schema)
         return Step(Kept({"seen": trace}), changes, None, writer.written, writer.bytes)
 
@@ -184,7 +191,8 @@ class Deduplicate(Stream):
 
     @cached_property
     def _parcels(self) -> tuple[pa.Schema, ...]:
-        return (routed_schema(self.input, timed=True, weighted=False),)
+        marked = self.passes_late
+        return (routed_schema(self.input, timed=True, weighted=False, marked=marked),)
 
 
 @njit(types.void(_I64, _I64, types.int64, types.int64, types.int64, types.boolean[::1]),
