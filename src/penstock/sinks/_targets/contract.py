@@ -3,7 +3,9 @@
 Contract of a `Target`, which the tests in `tests/sinks` check for each kind:
 
 1. `open` takes the sink's name over: a target that was opened before, by any process, writes nothing more
-   (`FencedError`). It gives the offsets that were written, by partition.
+   (`FencedError`), and doesn't take it back: one that is opened again, such as after an error that passes,
+   is fenced where another process has opened it meanwhile. It gives the offsets that were written, by
+   partition.
 2. `write` makes rows, deletions and offsets true together, or nothing of them.
    A target with `keeps_offsets = False` gets changes again after a kill, with the same offsets.
 3. A row that the system doesn't take raises `RefusedError`, and nothing is written. What passes, such as a

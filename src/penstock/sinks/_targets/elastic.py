@@ -79,6 +79,9 @@ class ElasticTarget:
         self._base = self._web.parts.path.rstrip("/")
         self.name = f"{described(url)} {table}"
         self._built = built  # of a rebuild: its index, and the sink that it is for
+        self._owned: tuple[str, int] | None = (
+            None  # the state's path, and the epoch that this one had
+        )
         self._index = ""
 
     @property
@@ -112,9 +115,13 @@ class ElasticTarget:
         status, found = self._ask("GET", self._state_path)
         state: dict[str, Any] = found["_source"] if status == 200 else {"epoch": 0, "next": {}}
         self._seen = (found["_seq_no"], found["_primary_term"]) if status == 200 else None
+        owned, epoch = self._owned or ("", 0)
+        if owned == self._state_path and state["epoch"] > epoch:
+            raise fenced(self.table, sink)
         self._state = {**state, "epoch": state["epoch"] + 1}
         if not self._store():
             raise AwayError(f"another process opens the sink {sink!r} as well")
+        self._owned = (self._state_path, self._state["epoch"])
         return {int(p): int(o) for p, o in self._state["next"].items()}
 
     def _create_states(self) -> None:

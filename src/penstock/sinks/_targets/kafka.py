@@ -21,13 +21,15 @@ from penstock.client.groups import GroupAdmin
 from penstock.core.databases import described
 from penstock.errors import BrokerError, LimitError, UserError
 from penstock.sinks._report import own_topic
-from penstock.sinks._targets.contract import Batch, RefusedError, Rows
+from penstock.sinks._targets.contract import Batch, RefusedError, Rows, fenced
 from penstock.sinks._targets.texts import json_rows, key_texts
 
 __all__ = ["KafkaTarget", "kafka"]
 
 LOOKED_BACK: Final = 100
 """Offsets before the end that are read first: markers of transactions are behind the newest record."""
+EPOCH: Final = "epoch"
+"""Next to the offsets: how often the sink was opened."""
 STATE_CONFIGS: Final = {"cleanup.policy": "compact", "segment.ms": "3600000"}
 
 
@@ -68,6 +70,7 @@ class KafkaTarget:
         self._compact = compact
         self.name = f"kafka {described(bootstrap)} {table}"
         self._writer: TransactionalProducer | None = None
+        self._owned: tuple[str, int] | None = None  # the topic of offsets, and this one's epoch
 
     @property
     def passing(self) -> tuple[type[BaseException], ...]:
@@ -75,24 +78,37 @@ class KafkaTarget:
         return (BrokerError, OSError)
 
     def open(self, sink: str, rows: Rows) -> dict[int, int]:
-        """Takes the transactional id over; the next offsets."""
+        """Takes the transactional id over; the next offsets.
+
+        Raises:
+            FencedError: another process has done so since this one had it.
+        """
         self.close()
         self._sink, self._rows = sink, rows
         self._group = f"penstock.target.{sink}.{rows.topic}"
         self._states = own_topic(self._group)
-        self._writer = TransactionalProducer(self._address, self._group, **self._settings)
-        self._writer.start()  # before offsets are read: what another one left is ended then
         configs = {"cleanup.policy": "compact"} if self._compact and rows.key else {}
         with Client(self._address, **self._settings) as client:
             client.create_topic(self.table, self._partitions, configs, exists_ok=True)
             self._count = len(client.partitions(self.table))
             client.create_topic(self._states, 1, STATE_CONFIGS, exists_ok=True)
+            self._check_owner((self._stored(client) or {}).get(EPOCH, 0))
+            self._writer = TransactionalProducer(self._address, self._group, **self._settings)
+            self._writer.start()  # what another one left is ended then; offsets are read after that
             stored = self._stored(client)
         self._offsets = stored if stored is not None else self._of_earlier_release()
+        self._epoch = self._offsets.pop(EPOCH, 0) + 1
+        self._store(self._offsets)
+        self._owned = (self._states, self._epoch)
         return {int(p): int(o) for p, o in self._offsets.items()}
 
+    def _check_owner(self, epoch: int) -> None:
+        owned, before = self._owned or ("", 0)
+        if owned == self._states and epoch > before:
+            raise fenced(self.table, self._sink)
+
     def _stored(self, client: Client) -> dict[str, int] | None:
-        """The newest offsets; None: there are none."""
+        """The newest offsets, with the epoch; None: there are none."""
         first = client.offsets(self._states, "earliest")[0]
         end, back = client.offsets(self._states)[0], LOOKED_BACK
         with Reader(self._address, **self._settings) as reader:
@@ -116,7 +132,7 @@ class KafkaTarget:
         """Writes records and offsets in one transaction."""
         if self._writer is None:
             raise OSError(f"{self.name} is closed")
-        writer, partition = self._writer, batch.partition % self._count
+        partition = batch.partition % self._count
         if not len(batch) and not offsets:
             return
         after = {**self._offsets, **{str(p): o for p, o in offsets.items()}}
@@ -126,11 +142,16 @@ class KafkaTarget:
             except LimitError as error:
                 self._reopen()
                 raise RefusedError(str(error)) from None
-        told = pa.array([orjson.dumps(after)], pa.binary())
-        now_ms = np.array([time.time_ns() // 1_000_000])
-        writer.send(self._states, 0, pa.array([b"offsets"], pa.binary()), told, now_ms)
-        writer.commit()
+        self._store(after)
         self._offsets = after
+
+    def _store(self, offsets: Mapping[str, int]) -> None:
+        """Commits the transaction with these offsets."""
+        assert self._writer is not None, "open comes first"
+        told = pa.array([orjson.dumps({**offsets, EPOCH: self._epoch})], pa.binary())
+        now_ms = np.array([time.time_ns() // 1_000_000])
+        self._writer.send(self._states, 0, pa.array([b"offsets"], pa.binary()), told, now_ms)
+        self._writer.commit()
 
     def _reopen(self) -> None:
         """Ends the open transaction, of which some may be stored.

@@ -87,6 +87,9 @@ class RedisTarget:
         self._form, self._value, self._expire_s = table, value, expire_s
         self._url, self._module = url, module
         self._connection: Any = None
+        self._owned: tuple[str, int] | None = (
+            None  # the state's key, and the epoch that this one had
+        )
 
     @property
     def name(self) -> str:
@@ -113,15 +116,35 @@ class RedisTarget:
         try:
             if self._connection.exists(SWITCHING.format(sink=sink, topic=rows.topic)):
                 raise self._module.ConnectionError("its keys are being exchanged")
-            self._epoch = int(self._connection.hincrby(self._state, "epoch", 1))
+            self._epoch = self._take_over()
         except self._module.AuthenticationError as error:
             raise SetupError(
                 f"expected to log in at {described(self._url)}; found: {error}. Correct the user and the "
                 "password in the address"
             ) from None
+        self._owned = (self._state, self._epoch)
         found = self._connection.hgetall(self._state)
         self._offsets = {int(f[1:]): int(v) for f, v in found.items() if f[:1] == b"p"}
         return dict(self._offsets)
+
+    def _take_over(self) -> int:
+        """Raises the sink's epoch.
+
+        Raises:
+            FencedError: another process has done so since this one had it.
+        """
+        with self._connection.pipeline(transaction=True) as pipe:
+            pipe.watch(self._state)
+            found = pipe.hgetall(self._state)
+            epoch = int(found.get(b"epoch", 0))
+            is_switched = found.get(b"switched") == found.get(b"epoch")
+            owned, before = self._owned or ("", 0)
+            if owned == self._state and epoch > before and not is_switched:
+                raise fenced(self.table, self._sink)
+            pipe.multi()
+            pipe.hset(self._state, "epoch", epoch + 1)
+            pipe.execute()
+        return epoch + 1
 
     def _connect(self, timeout_s: float = BUSY_S) -> Any:
         return self._module.Redis.from_url(

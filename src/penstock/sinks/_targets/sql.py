@@ -60,6 +60,9 @@ class SqlTarget(abc.ABC):
             raise UserError(f"expected a table, such as table='users'; found {table!r}")
         self.table, self.create = table, create
         self._rows: Rows | None = None
+        self._owned: tuple[str, str, int] | None = (
+            None  # sink, topic, and the epoch that this one had
+        )
 
     @property
     @abc.abstractmethod
@@ -122,7 +125,7 @@ class SqlTarget(abc.ABC):
             self._check_table(rows)
             self.execute("BEGIN")
             try:
-                self._epoch = self._next_epoch()
+                self._epoch = self._take_over()
                 found = self.execute(
                     f"SELECT part, next FROM {STATE_TABLE} WHERE sink = {mark} AND topic = {mark} "
                     "AND part >= 0",
@@ -132,7 +135,27 @@ class SqlTarget(abc.ABC):
             except BaseException:
                 self._rollback()
                 raise
+        self._owned = (sink, rows.topic, self._epoch)
         return dict(found)
+
+    def _take_over(self) -> int:
+        """Raises the sink's epoch.
+
+        Raises:
+            FencedError: another process has done so since this one had it.
+        """
+        assert self._rows is not None, "open comes first"
+        own, epoch = (self._sink, self._rows.topic), self._next_epoch()
+        if self._owned is not None and self._owned[:2] == own and epoch > self._owned[2] + 1:
+            mark = self.placeholder
+            found = self.execute(
+                f"SELECT epoch FROM {STATE_TABLE} WHERE sink = {mark} AND topic = {mark} "
+                f"AND part = {SWITCHED}",
+                own,
+            )
+            if found != [(epoch - 1,)]:
+                raise fenced(self.table, self._sink)
+        return epoch
 
     def write(self, batch: Batch, offsets: Mapping[int, int]) -> None:
         """Makes changes and offsets true together."""

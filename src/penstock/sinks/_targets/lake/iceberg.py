@@ -119,6 +119,7 @@ class IcebergTarget:
         self._catalog: Any = None
         self._table: Any = None
         self._lock: int | None = None
+        self._owned: tuple[str, int] | None = None  # the property, and the epoch that this one had
 
     @property
     def passing(self) -> tuple[type[BaseException], ...]:
@@ -146,8 +147,13 @@ class IcebergTarget:
                 f"{', '.join(self._table.schema().column_names)}. Add them, or remove them from the schema"
             )
         state = self._state()
+        owned, epoch = self._owned or ("", 0)
+        is_switched = state.get("switched") == state["epoch"]
+        if owned == self._property and state["epoch"] > epoch and not is_switched:
+            raise fenced(self.table, sink)
         self._offsets, self._epoch = state["next"], state["epoch"] + 1
         self._commit(none, none)
+        self._owned = (self._property, self._epoch)
         return {int(p): int(o) for p, o in self._offsets.items()}
 
     @contextlib.contextmanager
