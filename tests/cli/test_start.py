@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.serve.committing import clicks, commit
+from tests.web.logs import Log, write_letters
 
 from penstock.cli._main import _COMMANDS
 
@@ -174,3 +175,10 @@ def test_a_few_records_are_written_and_read_without_engines(broker: str) -> None
         ["dlq", "list", *at],
     ]
     assert "one line" in run(calls, ENGINES, text="one line\n")
+
+
+def test_a_few_letters_are_looked_at_without_kernels(broker: str) -> None:
+    """Their reasons are headers, which are found by the loops in Python."""
+    topic, at = write_letters(Log(broker), "few"), ["--broker", broker]
+    calls = [["dlq", "list", *at], ["dlq", "show", topic, *at], ["consume", topic, *at]]
+    assert "no such field: usr" in run(calls, ENGINES)

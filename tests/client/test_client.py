@@ -12,6 +12,7 @@ import pytest
 from tests.patience import PATIENCE_S, wait_until
 
 from penstock.client import Client, Lag, Producer
+from penstock.client.network.cluster import Cluster
 from penstock.client.network.connection import wait_for_any
 from penstock.errors import BrokerError, UserError
 
@@ -46,6 +47,8 @@ class TestTopics:
             client.partitions("nope")
         with pytest.raises(BrokerError, match="UNKNOWN_TOPIC"):
             client.end_offsets_many(["nope"])
+        with pytest.raises(BrokerError, match="UNKNOWN_TOPIC"):
+            client.ranges_many(["nope"])
         assert not client.delete_topic("nope", missing_ok=True)
         with pytest.raises(BrokerError, match="delete topic 'nope'"):
             Client(client._cluster._seeds[0][0] + f":{client._cluster._seeds[0][1]}",
@@ -59,6 +62,21 @@ class TestOffsets:
         assert client.offsets(topic, "earliest") == {0: 0, 1: 0}
         assert client.offsets(topic) == {0: 0, 1: 7}
         assert client.offsets(topic, partitions=[1]) == {1: 7}
+
+    def test_of_many_topics_in_few_requests(self, client, broker, monkeypatch):
+        """The first and next offsets of all topics take as many requests as those of one."""
+        names = [f"many-{n}" for n in range(20)]
+        for name in names:
+            client.create_topic(name, 2)
+        produce(broker.address, "many-3", 5, partition=1)
+        client.ranges_many(names[:1])
+        calls: list[object] = []
+        call = Cluster.call
+        monkeypatch.setattr(Cluster, "call", lambda *asked: calls.append(asked[2]) or call(*asked))
+        found = client.ranges_many(names)
+        assert len(calls) <= 3
+        assert found["many-3"] == {0: (0, 0), 1: (0, 5)}
+        assert set(found) == set(names)
 
     def test_by_time(self, client, broker, topic):
         """By time: the first record at that time or later; the end where there is none."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from tests.effort import examples
 from penstock.core.kernels import Kernel
 from penstock.wire import columns, kernels, plain
 from penstock.wire.columns import decode, encode, scan
+from penstock.wire.headers import header_values, raw_headers
 
 DATA = st.none() | st.binary(max_size=40)
 HEADERS = st.lists(st.tuples(st.text(max_size=4), st.none() | st.binary(max_size=4)), max_size=2)
@@ -89,6 +91,32 @@ def test_damaged_batches_are_refused_alike(loops: Any) -> None:
         assert compiled == in_python
         refused += isinstance(compiled, tuple)
     assert refused > 200
+
+
+def test_headers_are_found_alike(loops: Any) -> None:
+    """The last value of a name, all headers as they stand, or the same fault, whatever the bytes are."""
+    chance = random.Random(7)
+    sets = [
+        [],
+        [("h", b"x")],
+        [("h", None), ("other", b"")],
+        [("h", b"1"), ("h", b"22"), ("hh", b"3")],
+    ]
+    rows = [(None, b"v" * n if n % 2 else None, n, chance.choice(sets)) for n in range(12)]
+    records = decode(encoded(rows))
+    found = []
+    for _ in range(1000):
+        data = records.buffer.copy()
+        for _ in range(chance.randrange(3)):
+            data[chance.randrange(len(data))] = chance.choice([0, 1, 2, 127, 128, 255])
+        odd = replace(records, buffer=data)
+        for name in ("h", ""):
+            compiled, in_python = loops(
+                lambda: header_values(odd, name).to_pylist() if name else str(raw_headers(odd))  # noqa: B023 - called at once
+            )
+            assert compiled == in_python
+            found.append(isinstance(compiled, tuple))
+    assert 100 < sum(found) < len(found) - 100
 
 
 def test_values_outside_the_buffer_are_refused_alike(loops: Any) -> None:

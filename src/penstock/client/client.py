@@ -280,14 +280,39 @@ class Client:
             now_s = time.monotonic()
             if now_s - asked_s >= partitions_age_s or not known.keys() >= set(names):
                 asked_s, known = now_s, self._partitions_of(names)
-            pairs = [(name, p) for name in names for p in known[name]]
-            ends: dict[str, dict[int, int]] = {name: {} for name in names}
-            for (name, p), offset in self._list_offsets(pairs, _TIMES["latest"]).items():
-                ends[name][p] = offset
+            ends = self._offsets_many({name: known[name] for name in names}, "latest")
             self._partitions = (asked_s, known)
             return ends
 
         return self._cluster.attempt("return the end offsets of topics", ask)
+
+    def ranges_many(self, topics: Iterable[str]) -> dict[str, dict[int, tuple[int, int]]]:
+        """The first and the next offset of each partition of each topic, in two requests to each broker.
+
+        Raises:
+            BrokerError: a topic does not exist.
+        """
+        names = list(dict.fromkeys(topics))
+
+        def ask() -> dict[str, dict[int, tuple[int, int]]]:
+            known = self._partitions_of(names)
+            first = self._offsets_many(known, "earliest")
+            ends = self._offsets_many(known, "latest")
+            return {
+                name: {p: (first[name][p], end) for p, end in ends[name].items()} for name in names
+            }
+
+        return self._cluster.attempt("return the first and end offsets of topics", ask)
+
+    def _offsets_many(
+        self, partitions: Mapping[str, Sequence[int]], at: Literal["earliest", "latest"]
+    ) -> dict[str, dict[int, int]]:
+        """One try at an offset of each of these partitions, by topic."""
+        found: dict[str, dict[int, int]] = {name: {} for name in partitions}
+        pairs = [(name, p) for name, some in partitions.items() for p in some]
+        for (name, p), offset in self._list_offsets(pairs, _TIMES[at]).items():
+            found[name][p] = offset
+        return found
 
     def _partitions_of(self, names: Sequence[str]) -> dict[str, list[int]]:
         """One try at the partitions of several topics."""

@@ -33,7 +33,16 @@ from penstock.wire.kernels import (
     Int64s,
 )
 
-__all__ = ["count_batches", "decode_records", "encode_records", "gather", "layout", "scan", "takes"]
+__all__ = [
+    "count_batches",
+    "decode_records",
+    "encode_records",
+    "gather",
+    "layout",
+    "scan",
+    "takes",
+    "walk_headers",
+]
 
 BYTES_MAX: Final = 256 << 10
 """Of a process, before the compiled loops are loaded: at most 0.2 seconds, with the smallest records."""
@@ -201,6 +210,39 @@ def gather(b: Bytes, start: Int64s, length: Int32s, out: Bytes) -> int:
             out[at : at + n] = b[s : s + n]
             at += n
     return at
+
+
+def walk_headers(
+    b: Bytes,
+    value_start: Int64s,
+    value_length: Int32s,
+    name: Bytes,
+    start: Int64s,
+    length: Int32s,
+) -> int:
+    """As the kernel of `headers`."""
+    data, end, wanted = b.data, len(b), name.tobytes()
+    values = zip(value_start.tolist(), value_length.tolist(), strict=True)
+    for i, (value_at, value_size) in enumerate(values):
+        begin = value_at + max(value_size, 0)
+        start[i], length[i] = begin, -1
+        count, p = _varint(data, begin, end)
+        if p < 0 or count < 0:
+            return i
+        for _ in range(count):
+            size, p = _varint(data, p, end)
+            if p < 0 or size < 0 or size > end - p:
+                return i
+            is_wanted = bool(wanted) and data[p : p + size] == wanted
+            size, p = _varint(data, p + size, end)
+            if p < 0 or size > end - p:
+                return i
+            if is_wanted:
+                start[i], length[i] = p, max(size, -1)
+            p += max(size, 0)
+        if not wanted:
+            length[i] = p - begin
+    return -1
 
 
 def encode_records(

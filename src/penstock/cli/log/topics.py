@@ -72,10 +72,11 @@ def list_topics(broker: str | None, form: str) -> None:
     """List topics with their partitions and number of records."""
     with _client(broker) as client:
         counts = client.topics()
-        rows = []
-        for name, partitions in counts.items():
-            first, last = client.offsets(name, "earliest"), client.offsets(name, "latest")
-            rows.append((name, partitions, sum(last[p] - first[p] for p in last)))
+        ranges = client.ranges_many(counts)
+        rows = [
+            (name, partitions, sum(end - first for first, end in ranges[name].values()))
+            for name, partitions in counts.items()
+        ]
     if not rows and form == "table":
         note("There are no topics. Create one: penstock topics create NAME")
         return

@@ -48,11 +48,10 @@ class LogView:
         with GroupAdmin(self.address(), **self._settings) as admin:
             counts = admin.topics()
             sizes = admin.sizes((t, p) for t, n in counts.items() for p in range(n))
-            ends = admin.end_offsets_many(counts)
+            ranges = admin.ranges_many(counts)
             found = []
             for name, partitions in counts.items():
-                starts = admin.offsets(name, "earliest")
-                records = sum(end - starts[p] for p, end in ends[name].items())
+                records = sum(end - first for first, end in ranges[name].values())
                 known = [sizes[name, p] for p in range(partitions) if (name, p) in sizes]
                 found.append(
                     {
