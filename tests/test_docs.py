@@ -53,6 +53,8 @@ PAGES = (
     "capture-databases",
     "reference/capture",
     "sinks",
+    "sink-targets",
+    "examples",
     "registry",
 )
 COMMANDS, OTHERS = (
@@ -76,6 +78,14 @@ def test_the_readme_commands_are_commands(line: str) -> None:
         command = found
     assert not isinstance(command, click.Group) or command.invoke_without_command
     command.make_context(line, words)
+
+
+def test_every_example_is_on_its_page() -> None:
+    """Each program and folder of `examples/`, and none that isn't there."""
+    page = (ROOT / "docs" / "examples.md").read_text()
+    listed = set(re.findall(r"^\| `([\w.]+)/?` \|", page, re.MULTILINE))
+    there = {one.name for one in (ROOT / "examples").iterdir() if one.suffix in ("", ".py", ".sql")}
+    assert listed == there - {"__pycache__"}
 
 
 def test_the_readme_replays_into_a_topic_that_it_makes() -> None:
