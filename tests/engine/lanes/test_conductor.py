@@ -12,7 +12,12 @@ import pytest
 from tests.patience import PATIENCE_S, wait_until
 
 from penstock.engine.lanes import conductor as module
-from penstock.engine.lanes.conductor import Assignment, Conductor, LaneFailedError
+from penstock.engine.lanes.conductor import (
+    Assignment,
+    Conductor,
+    LaneFailedError,
+    LaneSilentError,
+)
 from penstock.engine.lanes.connection import Connection, connect
 from penstock.engine.lanes.messages import (
     PEER_LOST,
@@ -204,12 +209,31 @@ def test_what_a_lane_fails_with_is_raised() -> None:
         assert any(isinstance(message, Abort) for message in other.heard)
 
 
-def test_a_silent_lane_is_taken_for_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that was stopped, or a machine that is cut off, closes no connection."""
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lanes that say nothing are given up soon."""
     monkeypatch.setattr(module, "SILENCE_S", 0.2)
     monkeypatch.setattr(module, "BEAT_S", 0.05)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_silent_lane_ends_the_wait() -> None:
+    """A suspended process, or a machine that is cut off, closes no connection, and Spark starts no other."""
     with conducting(1) as (conductor, _):
-        silent = Lane(conductor, 0, [say_nothing])
+        Lane(conductor, 0, [say_nothing])
+        for _ in range(2):  # however often it is tried
+            with pytest.raises(LaneSilentError, match=r"lost lane 0 \(process 1000\): it hasn't"):
+                conductor.run(assign, write)
+        Lane(conductor, 0, [report])
+        wait_until(lambda: conductor.listen() or conductor.pids)
+        assert conductor.run(assign, write) == REPORTS[:1]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_sparks_lane_is_waited_for_where_one_that_stands_in_is_silent() -> None:
+    """It comes in any case."""
+    with conducting(1) as (conductor, _):
+        silent = Lane(conductor, 0, [say_nothing], stands_in=True)
         after = threading.Thread(target=lambda: (silent.join(), Lane(conductor, 0, [report])))
         after.start()
         assert conductor.run(assign, write) == REPORTS[:1]

@@ -33,12 +33,12 @@ from penstock.engine.lanes.messages import (
 )
 from penstock.errors import PenstockError
 
-__all__ = ["Assignment", "Conductor", "LaneFailedError"]
+__all__ = ["Assignment", "Conductor", "LaneFailedError", "LaneSilentError"]
 
 _log = logging.getLogger(__name__)
 
 SILENCE_S: Final = 12 * BEAT_S
-"""After which a lane that says nothing is taken for lost: stopped, or cut off."""
+"""After which a lane that says nothing is given up: its process is suspended, or its machine is cut off."""
 GATHER_S: Final = 600.0
 """How long all lanes may take to report for duty: a cluster may start machines for them, or be busy."""
 TELL_S: Final = 10.0
@@ -59,6 +59,10 @@ class LaneFailedError(Exception):
     def __init__(self, content: Json) -> None:
         super().__init__(content["text"])
         self.content = content
+
+
+class LaneSilentError(Exception):
+    """A lane is taken for lost that Spark has a task for still, so that no other will come."""
 
 
 class _LostError(Exception):
@@ -112,6 +116,7 @@ class Conductor:
         self._wake = wake
         self._there: dict[int, _Lane] = {}
         self._next: dict[int, _Lane] = {}  # Spark's, while others stand in for them
+        self._silent: dict[int, str] = {}  # Spark's that are missing: why they were given up
         self._ticket = 0
         self._reports: dict[int, Json] = {}
 
@@ -139,6 +144,7 @@ class Conductor:
 
         Raises:
             LaneFailedError: what a lane's work failed with.
+            LaneSilentError: a lane hasn't reported for too long; only another job brings another one.
             PenstockError: lanes are missing, or are lost again and again.
         """
         for _ in range(LOSSES_MAX):
@@ -191,6 +197,8 @@ class Conductor:
         began = time.monotonic()
         told = False
         while len(self._there) < self.lanes:
+            if self._silent:
+                raise LaneSilentError(next(iter(self._silent.values())))
             waited = time.monotonic() - began
             missing = sorted(set(range(self.lanes)) - set(self._there))
             if waited > GATHER_S:
@@ -312,6 +320,7 @@ class Conductor:
     def _enlist(self, number: int, lane: _Lane) -> None:
         lane.heard_s = time.monotonic()
         self._there[number] = lane
+        self._silent.pop(number, None)
         self._selector.register(lane.connection, selectors.EVENT_READ, number)
 
     def _replace(self) -> None:
@@ -332,7 +341,10 @@ class Conductor:
         now = time.monotonic()
         for number, lane in self._there.items():
             if now - lane.heard_s > SILENCE_S:
-                raise self._lose(number, f"it hasn't reported for {SILENCE_S:.0f} s")
+                lost = self._lose(number, f"it hasn't reported for {SILENCE_S:.0f} s")
+                if not lane.stands_in:
+                    self._silent[number] = str(lost)
+                raise lost
 
     def _lose(self, number: int, why: str) -> _LostError:
         lane = self._there.pop(number)

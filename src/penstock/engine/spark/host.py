@@ -23,7 +23,12 @@ import pyarrow as pa
 from penstock import errors
 from penstock.client.network.connection import Aside
 from penstock.engine.driver import Progress
-from penstock.engine.lanes.conductor import Assignment, Conductor, LaneFailedError
+from penstock.engine.lanes.conductor import (
+    Assignment,
+    Conductor,
+    LaneFailedError,
+    LaneSilentError,
+)
 from penstock.engine.lanes.lane import serve
 from penstock.engine.plan import Execute, Work
 from penstock.engine.spark import standby
@@ -266,7 +271,7 @@ class SparkHost:
                     self._spark_log,
                 )
             else:
-                _log.warning("%s; it is started again", _short(error))
+                _log.warning("%s; Spark's job is started again", _short(error))
             self._stop.wait(RETRY_S * 2 ** (self._jobs - 1))
             return
         told = found if is_gone else _short(error)
@@ -348,6 +353,9 @@ class _Standing:
             return self._conductor.run(assign, work.write)
         except LaneFailedError as error:
             raise _raised(error.content) from None
+        except LaneSilentError as error:
+            # Spark takes its task for running. Ending the job kills a process that is suspended.
+            raise _JobEndedError(f"expected Spark's tasks to answer; found: {error}") from None
 
     @property
     def is_settled(self) -> bool:
