@@ -113,6 +113,33 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), target
 
 
+TRANSLATED = {
+    "beside": "next to",
+    "for ever": "without limit",
+    "go(es|ing)? on": "continue",
+    "mend(s|ed|ing)?": "repair",
+    "says? of": "report about",
+    "seldom": "rarely",
+    "tell(s|ing)?|told": "report, show, distinguish",
+    "thereby": "so",
+    "what is there": "the existing …",
+    "whoever": "a process that …, a user who …",
+}
+"""Words that make a text read as translated, and the field's."""
+NO_PROSE = re.compile(
+    r"```.*?```|`[^`\n]*`|\]\([^)]*\)|^ {4}[^\n]*$|<!--.*?-->", re.DOTALL | re.MULTILINE
+)
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("*.md")) + sorted(ROOT.glob("docs/**/*.md")))
+def test_documents_use_the_fields_words(page: Path) -> None:
+    """In prose; code and targets of links may have any."""
+    prose = NO_PROSE.sub("", page.read_text())
+    for words, better in TRANSLATED.items():
+        found = re.search(rf"\b({words})\b", prose, re.IGNORECASE)
+        assert found is None, f"expected {better}; found {found[0]!r}"
+
+
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()
 
 
