@@ -140,6 +140,23 @@ def test_documents_use_the_fields_words(page: Path) -> None:
         assert found is None, f"expected {better}; found {found[0]!r}"
 
 
+@pytest.mark.slow
+def test_messages_use_the_fields_words() -> None:
+    """Errors, logs, help and the page: every text of the source that isn't a docstring or SQL."""
+    found = []
+    words = re.compile(rf"\b({'|'.join(TRANSLATED)})\b", re.IGNORECASE)
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        comments = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                text = node.value
+                is_prose = id(node) not in comments and " " in text and "told" not in text.split()
+                if is_prose and words.search(text):
+                    found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {text}")
+    assert found == []
+
+
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()
 
 

@@ -291,7 +291,7 @@ class Run:
 
         Args:
             flow: an app of the same name.
-            cores: as of `run`; None leaves them as they are.
+            cores: as for `run`; None leaves them as they are.
             shards: the new number of shards of exchanged state; None leaves it unchanged.
             rebuild: whether all state is computed again.
             outputs: what topics get that the program did not write before: `"all"` or `"new"`; None:
@@ -318,7 +318,7 @@ class Run:
     def begin(self, flow: Flow, *, cores: int | None = None, **how: Any) -> Upgrade | None:
         """The upgrade to a changed program, which `change` runs to its end; None where there is none.
 
-        Arguments as of `change`.
+        Arguments as for `change`.
         """
         how["anew"] = how.pop("rebuild", False)
         graph, cores = flow.graph(), cores or self._cores

@@ -190,11 +190,11 @@ class DatabaseFlow(SqlFlow):
             name: the name under which the target's offsets are stored; by default the topic's.
             emit: of a table: `"closed"`, the default for tables with windows, or `"upserts"`, as of
                 `Table.to`.
-            every: of upserts, the shortest time between two changes of a key, as of `Table.to`.
+            every: of upserts, the shortest time between two changes of a key, as for `Table.to`.
             partitions: the number of partitions of a new topic.
             retention: how long a new topic keeps records; None: without limit.
-            pace_s: the least time between two writes, as of `ps.sinks.Sink`.
-            batch_records: of a transaction of the target, at most, as of `ps.sinks.Sink`.
+            pace_s: the shortest time between two writes, as for `ps.sinks.Sink`.
+            batch_records: the most records of a transaction of the target, as for `ps.sinks.Sink`.
         """
         if not isinstance(table, Table | Stream):
             raise FlowError(f"expected a table or a stream; found {type(table).__name__}")

@@ -19,7 +19,7 @@ class Watch(Watcher):
 
     Args:
         heart: writes down how the run is.
-        on_progress: the user's, as of `App.run`, like the other two.
+        on_progress: the user's, as for `App.run`, like the other two.
         on_idle: as above.
         on_backfill: as above.
         until: whether the run is to end.

@@ -39,7 +39,7 @@ class Captured:
         time_us: when the newest of them committed, since 1970.
         is_caught_up: whether the server had nothing more at hand when it was asked last.
         unchanged: large values that updates didn't touch, and whose place a placeholder takes.
-        trouble: why it waits; empty where it doesn't.
+        trouble: why it waits; empty if it doesn't.
     """
 
     phase: str = "starting"

@@ -48,7 +48,7 @@ class Status:
         position: transactions that committed before are in the log.
         tables: by name, the topics.
         lag_bytes: of the database's log that it is behind; the database keeps them for it. None: unknown.
-        lag_s: how long ago the position was stored, where it is behind.
+        lag_s: how long ago the position was stored, if the capture is behind.
         slot: `reserved` or `extended` as long as the database keeps all that is needed, `unreserved` when
             it soon won't, `lost` when it hasn't; `another server` where the capture has not run there yet.
         safe_bytes: that can be written before the slot is lost; None: there is no limit.
@@ -146,7 +146,7 @@ def setup(url: str, tables: Sequence[str], name: str) -> str:
 
     Args:
         url: of the database; it isn't connected to.
-        tables: as of `Capture`.
+        tables: as for `Capture`.
         name: the capture's.
 
     Raises:
@@ -302,7 +302,7 @@ def token(
         log: the broker's address.
         topics: of the capture, those that are waited for; by default all.
         timeout: in seconds.
-        gone: asked often; when it is true, nobody waits any more.
+        gone: polled; waiting ends when it returns true.
         settings: further arguments of `penstock.client.Client`.
 
     Returns: a token, `topic-partition:offset` with commas between several, for `Views.wait_for` and

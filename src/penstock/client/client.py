@@ -92,7 +92,7 @@ class Client:
     # Topics
 
     def topics(self) -> dict[str, int]:
-        """The number of partitions of each topic, Kafka's internal ones left out."""
+        """The number of partitions of each topic, without Kafka's internal ones."""
 
         def ask() -> dict[str, int]:
             found = self._cluster.refresh(None)
@@ -197,7 +197,7 @@ class Client:
             raise broker_error(LEADERLESS, f"lead partitions {missing} of topic {name!r}")
 
     def delete_topic(self, name: str, *, missing_ok: bool = False) -> bool:
-        """Deletes a topic and its records, and waits until it is gone from the broker's metadata.
+        """Deletes a topic and its records, and waits until the broker's metadata doesn't have it.
 
         Returns:
             Whether it was there.

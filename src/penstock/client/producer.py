@@ -197,7 +197,7 @@ class Producer:
             The sequence numbers of the next records.
 
         Raises:
-            FencedError, LimitError, BrokerError: as by `send`; some may be stored.
+            FencedError, LimitError, BrokerError: as for `send`; some may be stored.
         """
         all_ = [self._sending(part, identity, transactional_id) for part in parts]
         by_leader: dict[int, tuple[Connection, list[_Sending]]] = {}

@@ -176,7 +176,7 @@ class TransactionalProducer:
     ) -> None:
         """Writes records to a partition, in the transaction; begins one where none is open.
 
-        Arguments and errors as of `Producer.send`.
+        Arguments and errors as for `Producer.send`.
         """
         producer_id, epoch = self.identity
         if not self._joins and (topic, partition) not in self._added:
@@ -203,7 +203,7 @@ class TransactionalProducer:
             parts: different partitions; their sequence numbers are counted here.
 
         Raises:
-            FencedError, LimitError, BrokerError: as by `send`.
+            FencedError, LimitError, BrokerError: as for `send`.
         """
         places = [(one.topic, one.partition) for one in parts]
         if not self._joins and (new := [place for place in places if place not in self._added]):

@@ -131,7 +131,7 @@ def run_pipeline(
 
 
 class _Run:
-    """A run of a pipeline. Arguments as of `run_pipeline`."""
+    """A run of a pipeline. Arguments as for `run_pipeline`."""
 
     def __init__(
         self,

@@ -149,7 +149,7 @@ def change_of(
 
 
 def same_program(version: Json, physical: Physical, *, unfit: frozenset[str] = frozenset()) -> bool:
-    """Whether a version can be continued from as it is; arguments as of `change_of`."""
+    """Whether a version can be continued from as it is; arguments as for `change_of`."""
     change = change_of(version, physical, unfit=unfit)
     graph = physical.graph
     sources = {source.topic: source.identity for source in graph.sources}

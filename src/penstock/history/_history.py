@@ -33,7 +33,7 @@ class History:
 
     The topic names its table (`penstock.iceberg.table`), which the broker appends to, and the
     columns of its values (`penstock.schema`). Rows have `partition`, `offset`, `timestamp`, `key`,
-    `headers` and the values' columns. Values that don't fit the schema are left out.
+    `headers` and the values' columns. Values that don't fit the schema are omitted.
 
     Bounds: a number is an offset, a mapping one for each partition (as `ends` gives them), a text or
     a `datetime` a time, which stands for the first record of that time or later, in each partition.
@@ -92,8 +92,8 @@ class History:
 
         Raises:
             UserError: the topic has no table, or no such column or partition; there is no such time.
-            BrokerError: the log can't be read; or, while reading, records are gone from it that the
-                table doesn't have yet.
+            BrokerError: the log can't be read; or it lost records during the read that the table doesn't
+                have yet.
         """
         table, stretches = self._begin(start, end, partitions)
         wanted = table.columns(columns)
@@ -153,7 +153,7 @@ class History:
     ) -> list[Piece]:
         """The rows in pieces, which may go to other processes: `piece.read()` gives Arrow tables.
 
-        Arguments and errors as of `arrow`.
+        Arguments and errors as for `arrow`.
         """
         from penstock.history._spark import pieces_of
 

@@ -54,7 +54,7 @@ class ViewPart:
 
         Args:
             files: the state's.
-            window_from_us: leaves out windows that begin earlier.
+            window_from_us: omits windows that begin earlier.
 
         Raises:
             FileNotFoundError: the version isn't kept any more.

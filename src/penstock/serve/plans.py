@@ -36,8 +36,8 @@ def explained(
         query: one SELECT.
         figures: of `ANALYZE`, which runs the query: by node of the running pipeline, what it has done
             (`running_figures`). None: the plan alone.
-        memory_bytes_max: as of `Snapshot.answer`.
-        prepare: as of `Snapshot.answer`.
+        memory_bytes_max: as for `Snapshot.answer`.
+        prepare: as for `Snapshot.answer`.
 
     Raises:
         QueryError: it is not one SELECT over the views.

@@ -71,7 +71,7 @@ class Queries:
     """Answers queries over the views of one pipeline until `close`. May be used by many threads.
 
     Args:
-        where: as of `Views`.
+        where: as for `Views`.
         limits: of each query.
     """
 

@@ -208,7 +208,7 @@ class Views:
         Args:
             token: where the written records are, `topic-partition:offset`, with commas between several.
             timeout: in seconds.
-            gone: asked often; when it is true, nobody waits any more.
+            gone: polled; waiting ends when it returns true.
 
         Returns:
             The number of a version that has read them.
@@ -279,7 +279,7 @@ class Snapshot:
 
         Args:
             name: of the view.
-            window_from_us: leaves out windows that begin earlier.
+            window_from_us: omits windows that begin earlier.
             limit: most rows, those of the newest windows.
 
         Raises:

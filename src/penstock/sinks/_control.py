@@ -30,7 +30,7 @@ def pause(address: str, name: str, **settings: Any) -> None:
     Args:
         address: the broker's.
         name: the sink's.
-        settings: as of `penstock.client.Client`.
+        settings: as for `penstock.client.Client`.
 
     Raises:
         UserError: no sink of this name has ever run.
@@ -39,7 +39,7 @@ def pause(address: str, name: str, **settings: Any) -> None:
 
 
 def resume(address: str, name: str, **settings: Any) -> None:
-    """Lets a paused sink continue. Arguments and errors as of `pause`."""
+    """Lets a paused sink continue. Arguments and errors as for `pause`."""
     _tell(address, name, "resume", settings)
 
 
@@ -121,7 +121,7 @@ def wait_for(address: str, name: str, token: str, timeout: float = 10.0, **setti
         name: the sink's.
         token: where the written records are, `topic-partition:offset`, with commas between several.
         timeout: in seconds.
-        settings: as of `penstock.client.Client`.
+        settings: as for `penstock.client.Client`.
 
     Raises:
         UserError: the token is none, or is of another topic; no sink of this name has ever run.

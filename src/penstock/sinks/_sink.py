@@ -72,7 +72,7 @@ class Followed:
         behind_s: seconds since the target last had all of them; 0 where it has.
         progress: the part of the topic's records that is in the target, from 0 to 1; None: not known yet.
         offsets: the next ones, by partition.
-        trouble: why it waits; empty where it doesn't.
+        trouble: why it waits; empty if it doesn't.
         last_error: the last error, also after it has passed.
         breaker: the circuit breaker's state; nothing is sent to the target while it is `open`.
     """

@@ -398,7 +398,7 @@ def postgres_served(
     """Serves views to PostgreSQL's clients for a while, if there is an address to do it at.
 
     Args:
-        where: as of `Views`; there may be nothing yet.
+        where: as for `Views`; there may be nothing yet.
         address: host and port.
         say: prints a message for the user.
         tls: files of a certificate and its key.

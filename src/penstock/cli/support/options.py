@@ -84,7 +84,7 @@ def of_topics(
         seconds: to wait at most.
         broker: the address of its log.
         topics: that are read; None: that isn't known.
-        gone: asked often; when it is true, nobody waits any more.
+        gone: polled; waiting ends when it returns true.
     """
     name, at, position = token.partition("@")
     if not at:

@@ -225,7 +225,7 @@ def _master(place: Place) -> str:
 def start_session(
     name: str, master: str | None, folder: Path, *, cores: int, jvm_options: str | None = None
 ) -> SparkSession:
-    """Starts Spark as for a pipeline, with a session on it. Arguments as of `start_context`."""
+    """Starts Spark as for a pipeline, with a session on it. Arguments as for `start_context`."""
     from pyspark.sql import SparkSession
 
     start_context(name, master, folder, cores=cores, jvm_options=jvm_options)

@@ -62,7 +62,7 @@ class PostgresServer:
     """Serves a pipeline's views until `close`.
 
     Args:
-        where: as of `Views`.
+        where: as for `Views`.
         host: an address of this machine.
         port: 0 takes a free one.
         password: that clients need, of any user name; None: they need none, on loopback only.

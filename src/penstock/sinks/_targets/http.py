@@ -124,7 +124,7 @@ def http(
     retried. 401 and 403 end the sink. Other statuses refuse the change.
 
     Args:
-        url: where it is sent by POST.
+        url: where changes are sent, by POST.
         batch: `ndjson` (default): up to 500 changes in a request, one a line; each line that a refused
             request has is then sent alone. `one`: a change in a request, as JSON.
         headers: further ones of each request, such as `Authorization`.

@@ -46,7 +46,7 @@ def kafka(
         table: the topic, created if it doesn't exist.
         partitions: of a topic that is created.
         compact: whether a topic that is created keeps the newest record of each key.
-        settings: as of `penstock.client.Client`, such as `security=…`.
+        settings: as for `penstock.client.Client`, such as `security=…`.
     """
     return KafkaTarget(bootstrap, table, partitions, settings, compact=compact)
 

@@ -59,7 +59,7 @@ def iceberg(
 
     Args:
         catalog: a directory, which gets a catalog in SQLite (`catalog.db`) and the tables; or properties of
-            one, as of `pyiceberg.catalog.load_catalog`: `{"type": "rest", "uri": …}`.
+            one, as for `pyiceberg.catalog.load_catalog`: `{"type": "rest", "uri": …}`.
         table: its name, with a namespace: `shop.users`.
         pace_s: the least time between commits, in seconds; the last ones of a run don't wait.
     """
