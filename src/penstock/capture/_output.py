@@ -18,6 +18,8 @@ from penstock.capture._schemas import Schemas, Shape
 
 __all__ = ["STEP_BYTES", "Captured", "Output"]
 
+GONE: Final = -1
+"""The identity of a table that has another name, or other rows; none that there is has it."""
 STEP_BYTES: Final = 4 << 20
 """Bytes that are sent to the log at a time; up to twice as many are in memory."""
 LINGER_S: Final = 0.05
@@ -207,6 +209,27 @@ class Output:
         [(name, watched)] = [pair for pair in self.tables.items() if pair[1].topic == topic]
         ends = yield from self._log.delete_all(topic, watched.emptied, time_ms)
         tables = {**self.tables, name: replace(watched, emptied=ends)}
+        self._others = replace(self._others, tables=tables)
+
+    def replaced(self, names: Iterable[str]) -> None:
+        """The names of tables are those of others by now, or of none: the next session reads these."""
+        tables = {name: replace(self.tables[name], identity=GONE) for name in names}
+        self._others = replace(self._others, tables={**self.tables, **tables})
+
+    def is_gone(self, name: str) -> bool:
+        """Whether that was said of a table."""
+        return self.tables[name].identity == GONE
+
+    def expect_all(self, names: Iterable[str]) -> None:
+        """All rows of tables are read again: `forget_unseen` deletes keys that none of them has by then.
+
+        Where tables share a topic, it doesn't say which of them has had a key: nothing is deleted.
+        """
+        tables = dict(self.tables)
+        for name in names:
+            watched = tables.get(name)
+            if watched is not None and self.is_alone(watched.topic):
+                tables[name] = replace(watched, unseen=self._log.ends(watched.topic))
         self._others = replace(self._others, tables=tables)
 
     def forget_unseen(self, name: str) -> Iterator[None]:

@@ -153,6 +153,8 @@ class Requests:
         for number, request in self._requests:
             if request["what"] != "resume":
                 self._abandon()  # what wasn't written is read again
+            if request.get("delete_missing"):
+                self._output.expect_all(request["tables"])
             progress = self.progress.after(number, request)
             self._notify(_NOTIFIED[request["what"]], progress if progress.tables else self.progress)
             self._keep(progress)

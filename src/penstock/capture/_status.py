@@ -171,6 +171,7 @@ def snapshot(
     log: str,
     what: Literal["start", "pause", "resume", "stop"] = "start",
     where: str | None = None,
+    delete_missing: bool = False,
     **settings: Any,
 ) -> None:
     """Lets a capture read tables again while their changes flow, or pauses, resumes or stops that.
@@ -181,11 +182,17 @@ def snapshot(
         log: the broker's address.
         what: to do.
         where: a condition in SQL: only rows that meet it are read.
+        delete_missing: whether keys that the topic has and the table hasn't are deleted, once it was read.
         settings: further arguments of `penstock.client.Client`.
 
     Raises:
-        UserError: there is no such capture, or it has no such table.
+        UserError: there is no such capture, or it has no such table; or some rows are asked for, and others
+            are to be deleted.
     """
+    if delete_missing and (where or what != "start"):
+        raise UserError(
+            "expected delete_missing with whole tables, which are read; found a condition, or another request"
+        )
     found = _send(name, None, b"", log, **settings)
     known = [] if found is None else sorted(found.tables)
     schema = _schema_of(found)
@@ -196,7 +203,7 @@ def snapshot(
             f"{', '.join(some) or 'none'}"
         )
     number = time.time_ns()
-    request = {"what": what, "tables": some, "where": where}
+    request = {"what": what, "tables": some, "where": where, "delete_missing": delete_missing}
     _send(name, REQUEST + b"%d" % number, orjson.dumps(request), log, **settings)
 
 

@@ -14,8 +14,8 @@ from penstock.capture import _capture
 from penstock.capture._mysql import _server as mysql_server_module
 from penstock.capture._mysql import _stream as mysql_stream
 from penstock.capture._mysql._server import Server
-from penstock.capture._postgres import _server as postgres_server
 from penstock.capture._postgres import _stream as postgres_stream
+from penstock.capture._postgres._server import _server as postgres_server
 
 
 @dataclass

@@ -66,7 +66,7 @@ def describe(url: str, table_: str) -> tuple[Schema, tuple[str, ...]]:
 def column_type(type_: Type) -> str:
     """What a type's values are as a column; empty where they can't be one.
 
-    >>> column_type(Type("numeric", modifier=(12 << 16 | 2) + 4)), column_type(Type("mood", "e"))
+    >>> column_type(Type("numeric", modifier=(12 << 16 | 2) + 4)), column_type(Type("public.mood", "e"))
     ('DECIMAL(12, 2)', 'STRING')
     """
     if type_.element is not None:

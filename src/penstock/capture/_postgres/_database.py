@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 import zlib
@@ -14,7 +15,7 @@ from penstock.capture._postgres._copy import parse_tables
 from penstock.capture._postgres._encoder import Encoder
 from penstock.capture._postgres._pgoutput import lsn_text
 from penstock.capture._postgres._rows import key_columns
-from penstock.capture._postgres._server import Server
+from penstock.capture._postgres._server import Publication, Server
 from penstock.capture._postgres._snapshots import Snapshot, slot_name
 from penstock.capture._postgres._stream import Extras, Stream
 from penstock.capture._progress import State
@@ -24,6 +25,7 @@ from penstock.errors import SetupError
 
 __all__ = ["PostgresDatabase"]
 
+_log = logging.getLogger(__name__)
 TAKEOVER_S: Final = 10.0
 """How long the slot may still be in use by a connection that we have ended."""
 
@@ -79,14 +81,26 @@ class PostgresDatabase:
         self._progress = Progress.of({} if state is None else state.details)
         some = [*tables]
         self._check_publication(state, some)
-        self._server.publish(self._publication, some)
-        number = self._server.publication(self._publication)
+        for one in self._server.unidentified(some):
+            _log.warning(
+                "%s: expected a primary key or another replica identity of %s; found none. While it is "
+                "captured, the database refuses to update and delete its rows. As its owner: ALTER TABLE %s "
+                "REPLICA IDENTITY FULL;",
+                *(self._settings.name, spelled(one), self._server.quoted(one)),
+            )
+        publication = self._published
+        publication.make(some)
+        number = publication.number
         return {
             "slot": self._slot,
             "publication": self._publication,
             "published_as": number,
             "timeline": self._server.place.timeline,
         }
+
+    @property
+    def _published(self) -> Publication:
+        return Publication(self._server, self._publication, self._settings.name)
 
     def _check_publication(self, state: State | None, tables: Iterable[TableName]) -> None:
         """Makes sure that the publication has had all tables since they were captured.
@@ -97,19 +111,17 @@ class PostgresDatabase:
         known = None if state is None else state.details.get("published_as")
         if state is None or known is None:
             return
-        found = self._server.publication(self._publication)
-        if found != known and self._publication == state.details["publication"]:
-            raise SetupError(self._server.unpublished(self._publication, self._settings.name))
-        has = self._server.published(self._publication)
+        publication = self._published
+        is_same = self._publication == state.details["publication"]
+        if is_same and publication.number != known:
+            raise SetupError(publication.gone)
+        publication.check(state.tables, is_read=is_same)
+        has = publication.tables
         missing = [one for one in tables if one not in has]
         for one in missing:
             watched = state.tables.get(spelled(one))
             if watched is not None and watched.identity == self._server.oid(one):
-                raise SetupError(
-                    f"expected the publication {self._publication!r} to have {spelled(one)}; found that it "
-                    "was taken out. Changes between were lost. Start again with a new snapshot: penstock "
-                    f"capture drop {self._settings.name}"
-                )
+                raise SetupError(publication.lacks(spelled(one)))
 
     def _check_log(self, state: State) -> None:
         """Makes sure that the server has the log that was captured.

@@ -12,7 +12,7 @@ from penstock.capture._postgres._columns import describe
 from penstock.capture._postgres._copy import parse_tables, quoted
 from penstock.capture._postgres._database import PostgresDatabase, own_name
 from penstock.capture._postgres._pgoutput import lsn_number, lsn_text
-from penstock.capture._postgres._server import Server
+from penstock.capture._postgres._server import Publication, Server
 from penstock.capture._progress import State
 from penstock.core.databases import described, psycopg_module
 from penstock.errors import UserError
@@ -116,7 +116,7 @@ def _forget(url: str, name: str, state: State) -> None:
     try:
         _release(server, name, slot)
         server.drop_slot(slot)
-        server.unpublish(state.details["publication"])
+        Publication(server, state.details["publication"], name).drop()
     finally:
         server.close()
 

@@ -21,11 +21,11 @@ from penstock.capture._postgres._outbox import Router
 from penstock.capture._postgres._pgoutput import Begin, Commit, Message, Relation, Truncate, parse
 from penstock.capture._postgres._plain import Changes, Place
 from penstock.capture._postgres._rows import Fragments, Table
-from penstock.capture._postgres._server import Server
+from penstock.capture._postgres._server import Lookout, Server
 from penstock.capture._postgres._snapshots import LargeValues, PostgresWays
 from penstock.capture._postgres._streamed import Streamed
 from penstock.capture._postgres._types import PLACEHOLDER
-from penstock.errors import CorruptError, SetupError
+from penstock.errors import CorruptError
 
 __all__ = ["Extras", "Stream"]
 
@@ -120,7 +120,7 @@ class Stream:
     ) -> None:
         self._pg, self._server, self._encoder = pg, server, encoder
         self._values = values = settings.values
-        self._name = settings.name
+        self._name, self._lookout = settings.name, Lookout(server, settings.name)
         self._output, self._extras = output, extras
         self._put = output.put
         connections = settings.options.get("snapshot_connections", CONNECTIONS)
@@ -321,7 +321,7 @@ class Stream:
             self._say()
 
     def _say(self) -> None:
-        self._check_published()
+        self._look()
         stored = self._output.stored
         now_us = time.time_ns() // 1000 - _EPOCH_US
         received = self._output.received
@@ -335,21 +335,12 @@ class Stream:
             select.select([], [self._pg.socket], [], 1.0)
         self._said_at, self._said = now, stored
 
-    def _check_published(self) -> None:
-        """Looks whether changes still come.
-
-        From version 18 on a server passes over those of a publication that is gone.
-
-        Raises:
-            SetupError: it is gone.
-        """
-        details = self._output.state.details
+    def _look(self) -> None:
+        """Looks now and then whether changes of all tables still come; see `Lookout.look`."""
         now = time.monotonic()
-        if now - self._looked_at < STATUS_S or details.get("published_as") is None:
-            return
-        self._looked_at = now
-        if self._server.publication(details["publication"]) != details["published_as"]:
-            raise SetupError(self._server.unpublished(details["publication"], self._name))
+        if now - self._looked_at >= STATUS_S:
+            self._looked_at = now
+            self._lookout.look(self._output.state)
 
     def _take(self, data: bytes) -> None:
         """A message of the replication protocol: the server's log, or that it is alive."""

@@ -120,29 +120,32 @@ def interval_parts(text: str) -> tuple[int, int, int]:
     return 12 * years + months, days, -clock if found[4] == "-" else clock
 
 
-def array(text: str, convert: Any) -> list[Any]:
+def array(text: str, convert: Any, delimiter: str = ",") -> list[Any]:
     r"""An array's elements, those of several dimensions as arrays in arrays.
 
     >>> array(r'{1,NULL,"a \"b"}', str)
     ['1', None, 'a "b']
+    >>> array("{(1,1),(0,0);(2,2),(1,1)}", str, ";")  # of boxes
+    ['(1,1),(0,0)', '(2,2),(1,1)']
     """
     begin = text.index("{")  # before it are bounds, where they aren't 1
-    made, end = _array(text, begin + 1, convert)
+    made, end = _array(text, begin + 1, convert, delimiter)
     if end != len(text):
         raise ValueError(f"expected an array; found {text!r}")
     return made
 
 
-def _array(text: str, at: int, convert: Any) -> tuple[list[Any], int]:
+def _array(text: str, at: int, convert: Any, delimiter: str) -> tuple[list[Any], int]:
     items: list[Any] = []
+    ends = delimiter + "}"
     while True:
         first = text[at]
         if first == "}":
             return items, at + 1
-        if first == ",":
+        if first == delimiter:
             at += 1
         elif first == "{":
-            inner, at = _array(text, at + 1, convert)
+            inner, at = _array(text, at + 1, convert, delimiter)
             items.append(inner)
         elif first == '"':
             end = at + 1
@@ -152,7 +155,7 @@ def _array(text: str, at: int, convert: Any) -> tuple[list[Any], int]:
             at = end + 1
         else:
             end = at
-            while text[end] not in ",}":
+            while text[end] not in ends:
                 end += 1
             word = text[at:end]
             items.append(None if word == "NULL" else convert(word))

@@ -40,16 +40,18 @@ class Type:
     """A type, domains resolved.
 
     Attributes:
-        name: of its base: `int4`, `numeric`, `mood`.
+        name: of a base type: `int4`, `numeric`; of other kinds with its schema: `public.mood`.
         kind: PostgreSQL's typtype: `b`ase, `c`omposite, `e`num, `r`ange, `m`ultirange.
         modifier: of the column, or of the domain; -1 where there is none.
         element: of an array.
+        delimiter: between the elements of an array.
     """
 
     name: str
     kind: str = "b"
     modifier: int = -1
     element: Type | None = None
+    delimiter: str = ","
 
 
 Types: TypeAlias = Callable[[int, int], Type]
@@ -63,7 +65,8 @@ def converter(type_: Type, values: Values) -> Convert | None:
         if inner is None:
             return None
         one: Convert = inner
-        return lambda text: _texts.array(text.decode(), lambda item: one(item.encode()))
+        between = type_.delimiter
+        return lambda text: _texts.array(text.decode(), lambda item: one(item.encode()), between)
     is_precise = values == "precise"
     if type_.name in _DIFFERENT:
         precise, readable = _DIFFERENT[type_.name]

@@ -276,12 +276,22 @@ resume = _command("resume", "Resume the capture NAME.")
 @click.argument("name")
 @click.option("--tables", "-t", multiple=True, metavar="TABLE", help="Default: all of NAME.")
 @click.option("--where", metavar="SQL", help="Read only rows that meet this condition.")
+@click.option(
+    "--delete-missing",
+    is_flag=True,
+    help="Delete keys of the topics that the tables don't have, once they are read.",
+)
 @click.option("--pause", "what", flag_value="pause", help="Pause the snapshot that is running.")
 @click.option("--resume", "what", flag_value="resume", help="Resume it.")
 @click.option("--stop", "what", flag_value="stop", help="Stop it, and forget those that wait.")
 @broker_option
 def snapshot(
-    name: str, tables: tuple[str, ...], where: str | None, what: Any, broker: str | None
+    name: str,
+    tables: tuple[str, ...],
+    where: str | None,
+    delete_missing: bool,  # noqa: FBT001 - click's
+    what: Any,
+    broker: str | None,
 ) -> None:
     """Read TABLEs of the capture NAME again, in chunks, while their changes flow.
 
@@ -291,7 +301,14 @@ def snapshot(
     from penstock.capture import snapshot as ask
 
     log = find_broker(broker)
-    ask(name, tables, log=log, what=what or "start", where=where, **client_settings())
+    ask(
+        *(name, tables),
+        log=log,
+        what=what or "start",
+        where=where,
+        delete_missing=delete_missing,
+        **client_settings(),
+    )
 
 
 @capture.command("drop")

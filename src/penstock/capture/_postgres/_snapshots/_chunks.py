@@ -43,7 +43,9 @@ class Reader:
             columns = ", ".join(quoted(one) for one in key)
             order = ", ".join(f"{quoted(one)} DESC" for one in key)
             rows = [
-                *self._copy(f"SELECT {columns} {_from(name, part, [])} ORDER BY {order} LIMIT 1")
+                *self._copy(
+                    f"SELECT {columns} {self._from(name, part, [])} ORDER BY {order} LIMIT 1"
+                )
             ]
             if not rows:
                 return part
@@ -59,7 +61,7 @@ class Reader:
             conditions = self._between(key, after, part.last)
             rows = [
                 *self._copy(
-                    f"SELECT {columns} {_from(name, part, conditions)} ORDER BY {columns} "
+                    f"SELECT {columns} {self._from(name, part, conditions)} ORDER BY {columns} "
                     f"OFFSET {CHUNK_ROWS - 1} LIMIT 1"
                 )
             ]
@@ -80,7 +82,7 @@ class Reader:
             order = ", ".join(quoted(one) for one in table.key)
             lines, size = [], 0
             query = (
-                f"SELECT {columns} {_from(name, part, self._between(table.key, after, end))} "
+                f"SELECT {columns} {self._from(name, part, self._between(table.key, after, end))} "
                 f"ORDER BY {order} LIMIT {2 * CHUNK_ROWS}"
             )
             with contextlib.closing(self._copy(query)) as found_lines:
@@ -176,6 +178,11 @@ class Reader:
         made = [f"({names}) <= ({self._literals(end)})"]
         return [*made, f"({names}) > ({self._literals(after)})"] if after else made
 
+    def _from(self, name: TableName, part: Part, conditions: list[str]) -> str:
+        some = [*conditions, f"({part.where})"] if part.where else conditions
+        where = f" WHERE {' AND '.join(some)}" if some else ""
+        return f"FROM {self._server.own_rows(name)}{where}"
+
     def _literals(self, key: Key) -> str:
         return ", ".join(self._server.literal(one) for one in key)
 
@@ -184,12 +191,6 @@ class Reader:
         with self._server.sql.cursor() as cursor, cursor.copy(f"COPY ({query}) TO STDOUT") as copy:
             for line in copy:
                 yield bytes(line)
-
-
-def _from(name: TableName, part: Part, conditions: list[str]) -> str:
-    some = [*conditions, f"({part.where})"] if part.where else conditions
-    where = f" WHERE {' AND '.join(some)}" if some else ""
-    return f"FROM {quoted(name[0])}.{quoted(name[1])}{where}"
 
 
 def visible_in(snapshot: str) -> Callable[[int], bool]:

@@ -194,7 +194,7 @@ class Snapshot:
 
     def _lines(self, name: TableName, table: Table) -> Iterator[bytes]:
         columns = ", ".join(quoted(one.name) for one in table.relation.columns)
-        query = f"COPY (SELECT {columns} FROM {quoted(name[0])}.{quoted(name[1])}) TO STDOUT"
+        query = f"COPY (SELECT {columns} FROM {self._server.own_rows(name)}) TO STDOUT"
         if not columns:
             return
         with self._server.sql.cursor() as cursor, cursor.copy(query) as copy:

@@ -62,10 +62,10 @@ class LargeValues:
             ConnectionError: others don't see the transaction yet, for long.
         """
         self._wait_for(xid)
-        schema, name = (quoted(one).replace("%", "%%") for one in table)
+        own = self._server.own_rows(table).replace("%", "%%")
         some = ", ".join(quoted(one).replace("%", "%%") for one in columns)
         where = " AND ".join(f"{quoted(one).replace('%', '%%')} = %s" for one in key)
-        query = f"SELECT {some} FROM {schema}.{name} WHERE {where}"
+        query = f"SELECT {some} FROM {own} WHERE {where}"
         import psycopg
 
         try:

@@ -1,4 +1,4 @@
-"""The PostgreSQL server that is captured: connections, its catalog, its slot and its publication.
+"""The PostgreSQL server that is captured: connections, its catalog, its slot.
 
 Values come as texts of one form, whatever the database's settings are.
 """
@@ -6,7 +6,6 @@ Values come as texts of one form, whatever the database's settings are.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import re
 import socket
@@ -19,8 +18,8 @@ from typing import Any, Final, TypeAlias
 from penstock.capture._database import TableName
 from penstock.capture._postgres._connect import members
 from penstock.capture._postgres._pgoutput import Column, Relation, lsn_number, lsn_text
-from penstock.capture._postgres._place import PLACE, Place, left_at, place_of
 from penstock.capture._postgres._rows import Facts
+from penstock.capture._postgres._server._place import PLACE, Place, left_at, place_of
 from penstock.capture._postgres._types import Type
 from penstock.capture._schemas import Column as SchemaColumn
 from penstock.capture._schemas import Shape
@@ -50,7 +49,6 @@ MESSAGES_MIN: Final = 140_000
 _LITERAL: Final = re.compile(
     r"'((?:[^']|'')*)'(?:::.*)?|\(?(-?[0-9][0-9.]*)\)?(?:::.*)?|(true|false)"
 )
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -84,6 +82,7 @@ class Server:
         self._sql: Any = None
         self._replication: Any = None
         self._known: dict[tuple[int, int], Type] = {}
+        self._sources: dict[TableName, str] = {}
 
     def another(self) -> Server:
         """Other connections, to the same server only."""
@@ -208,7 +207,7 @@ class Server:
                 "once it is promoted, or when the address leads to the primary"
             )
         self._place = place
-        version = self.sql.info.server_version
+        version = self.version
         if version < VERSION_MIN:
             raise SetupError(
                 f"expected PostgreSQL {VERSION_MIN // 10_000} or newer at {self.name}; found {version}"
@@ -262,9 +261,19 @@ class Server:
         return str(self.sql.info.dbname)
 
     @property
+    def version(self) -> int:
+        """The server's version: 180_004 is 18.4."""
+        return int(self.sql.info.server_version)
+
+    @property
+    def errors(self) -> Any:
+        """Psycopg's classes of the server's errors."""
+        return self._psycopg.errors
+
+    @property
     def has_messages(self) -> bool:
         """Whether it sends logical messages."""
-        return bool(self.sql.info.server_version >= MESSAGES_MIN)
+        return self.version >= MESSAGES_MIN
 
     # -- tables -----------------------------------------------------------------------------------------
 
@@ -280,7 +289,8 @@ class Server:
             schema, _, name = pattern.partition(".")
             rows = self.ask(
                 "SELECT n.nspname, c.relname, has_table_privilege(c.oid, 'SELECT'), "
-                "quote_ident(n.nspname), quote_ident(c.relname), quote_ident(current_user) "
+                "quote_ident(n.nspname), quote_ident(c.relname), quote_ident(current_user), "
+                "row_security_active(c.oid) "
                 "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
                 "WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p' "
                 "AND n.nspname LIKE %s AND c.relname LIKE %s "
@@ -300,8 +310,35 @@ class Server:
                         f"As its owner: GRANT USAGE ON SCHEMA {one[3]} TO {one[5]}; "
                         f"GRANT SELECT ON {one[3]}.{one[4]} TO {one[5]};"
                     )
+                if one[6]:  # changes aren't filtered by them
+                    raise SetupError(
+                        f"expected the role {one[5]} to read all rows of {one[0]}.{one[1]}; found that "
+                        "policies (row-level security) hide some from it. As a superuser: "
+                        f"ALTER ROLE {one[5]} BYPASSRLS;"
+                    )
                 found.add((one[0], one[1]))
         return sorted(found)
+
+    def unidentified(self, tables: Iterable[TableName]) -> list[TableName]:
+        """Of some tables those whose rows can't be updated or deleted while they are in a publication."""
+        names = [self.quoted(one) for one in tables]
+        return self.ask(
+            "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+            "WHERE c.oid = ANY (%s::text[]::regclass[]) AND c.relreplident <> 'f' AND NOT EXISTS ("
+            "SELECT FROM pg_index i WHERE i.indrelid = c.oid AND CASE c.relreplident "
+            "WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END)",
+            names,
+        )
+
+    def own_rows(self, table: TableName) -> str:
+        """What a table's own rows are read from: those of tables that inherit from it are not its own, but a
+        partitioned one has no others.
+        """
+        if table not in self._sources:
+            query = "SELECT relkind = 'p' FROM pg_class WHERE oid = %s::regclass"
+            [(is_partitioned,)] = self.ask(query, self.quoted(table))
+            self._sources[table] = ("" if is_partitioned else "ONLY ") + self.quoted(table)
+        return self._sources[table]
 
     def oid(self, table: TableName) -> int:
         """A table's number."""
@@ -399,80 +436,28 @@ class Server:
 
     def _ask_type(self, oid: int, modifier: int) -> Type:
         found = self.ask(
-            "SELECT typname, typtype::text, typbasetype, typtypmod, typelem, "
-            "typsubscript = 'array_subscript_handler'::regproc FROM pg_type WHERE oid = %s"
-            if self.sql.info.server_version >= MESSAGES_MIN
-            else "SELECT typname, typtype::text, typbasetype, typtypmod, typelem, "
-            "typlen = -1 AND typcategory = 'A' FROM pg_type WHERE oid = %s",
+            # Others than base types may have the names of these, in other schemas.
+            "SELECT CASE WHEN t.typtype IN ('b', 'd') THEN '' ELSE n.nspname || '.' END || t.typname, "
+            "t.typtype::text, t.typbasetype, t.typtypmod, t.typelem, t.typdelim::text, "
+            + (
+                "t.typsubscript = 'array_subscript_handler'::regproc "
+                if self.version >= MESSAGES_MIN
+                else "t.typlen = -1 AND t.typcategory = 'A' "
+            )
+            + "FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace WHERE t.oid = %s",
             oid,
         )
         if not found:  # it was dropped meanwhile
             return Type("text")
-        name, kind, base, base_modifier, element, is_array = found[0]
+        name, kind, base, base_modifier, element, delimiter, is_array = found[0]
         if kind == "d":
             return self.type(base, base_modifier)
         if is_array and element:
-            return Type(name, kind, modifier, self.type(element, modifier))
+            return Type(name, kind, modifier, self.type(element, modifier), delimiter)
         # The lengths of bits and the digits of times are modifiers as they are, those of texts 4 more.
         return Type(name, kind, modifier)
 
-    # -- slot and publication ---------------------------------------------------------------------------
-
-    def publish(self, publication: str, tables: Iterable[TableName]) -> None:
-        """Makes the publication have the tables.
-
-        Raises:
-            SetupError: it may not; the message has the SQL.
-        """
-        quoted = self._quote(publication)
-        names = {one: self.quoted(one) for one in tables}
-        if not self.ask("SELECT 1 FROM pg_publication WHERE pubname = %s", publication):
-            command = (
-                f"CREATE PUBLICATION {quoted} FOR TABLE {', '.join(names.values())} "
-                "WITH (publish_via_partition_root = true)"
-            )
-        else:
-            has = self.published(publication)
-            missing = [text for one, text in names.items() if one not in has]
-            if not missing:
-                return
-            command = f"ALTER PUBLICATION {quoted} ADD TABLE {', '.join(missing)}"
-        try:
-            self.sql.execute(command)
-        except self._psycopg.errors.InsufficientPrivilege as error:
-            raise SetupError(
-                f"expected the publication {publication!r} to have the tables, or to be allowed to change "
-                f"it; found: {str(error).strip()}. As the tables' owner: {command};"
-            ) from None
-
-    def publication(self, name: str) -> int | None:
-        """A publication's number; None where there is none."""
-        found = self.ask("SELECT oid::bigint FROM pg_publication WHERE pubname = %s", name)
-        return int(found[0][0]) if found else None
-
-    def published(self, name: str) -> set[tuple[Any, ...]]:
-        """The tables that a publication has."""
-        query = "SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s"
-        return set(self.ask(query, name))
-
-    def unpublished(self, publication: str, name: str) -> str:
-        """What to do where the publication of a capture is gone."""
-        return (
-            f"expected the publication {publication!r} at {self.name}, which this capture has read; found "
-            "that it was dropped. Changes between were lost. Start again with a new snapshot: "
-            f"penstock capture drop {name}"
-        )
-
-    def unpublish(self, publication: str) -> None:
-        """Drops the publication; one that belongs to another role stays, and keeps nothing."""
-        command = f"DROP PUBLICATION IF EXISTS {self._quote(publication)}"
-        try:
-            self.sql.execute(command)
-        except self._psycopg.errors.InsufficientPrivilege as error:
-            _log.warning(
-                "the publication %r stays: %s. As its owner: %s;",
-                *(publication, str(error).strip(), command),
-            )
+    # -- slot ------------------------------------------------------------------------------------------
 
     def slot(self, name: str) -> Slot | None:
         """A slot; None where there is none.
@@ -481,7 +466,7 @@ class Server:
             SetupError: it is no logical one of this database, with pgoutput.
         """
         reason = "''"
-        if self.sql.info.server_version >= FAILOVER_MIN:
+        if self.version >= FAILOVER_MIN:
             reason = "coalesce(invalidation_reason, '')"
         found = self.ask(
             "SELECT confirmed_flush_lsn::text, active, active_pid, coalesce(wal_status, ''), "
@@ -506,7 +491,7 @@ class Server:
     def create_slot(self, name: str) -> int:
         """Creates a slot, which then keeps the server's log for us; its position."""
         # Where the server has standbys, they take a failover slot along.
-        more = ", failover => true" if self.sql.info.server_version >= FAILOVER_MIN else ""
+        more = ", failover => true" if self.version >= FAILOVER_MIN else ""
         row = self.sql.execute(
             f"SELECT lsn::text FROM pg_create_logical_replication_slot(%s, 'pgoutput'{more})",
             (name,),
@@ -527,7 +512,7 @@ class Server:
 
     def start(self, slot: str, publication: str, lsn: int, *, messages: bool) -> Any:
         """Lets changes come, of transactions that committed there or later; libpq's connection."""
-        is_old = self.sql.info.server_version < STREAMING_MIN
+        is_old = self.version < STREAMING_MIN
         protocol = "proto_version '1'" if is_old else "proto_version '2', streaming 'on'"
         options = f"{protocol}, publication_names '{self._quote(publication)}'"
         if messages and self.has_messages:

@@ -1,0 +1,7 @@
+"""The PostgreSQL server that is captured, and its publication."""
+
+from penstock.capture._postgres._server._lookout import Lookout
+from penstock.capture._postgres._server._publication import Publication
+from penstock.capture._postgres._server._server import Server, has_no_room
+
+__all__ = ["Lookout", "Publication", "Server", "has_no_room"]
