@@ -13,13 +13,13 @@ from tests.capture.test_mysql import ROWS, TYPES
 from tests.effort import examples
 from tests.mariadb import pymysql
 
-from penstock.capture._mysql._columns import Column, Definition
+from penstock.capture._mysql._columns import Charset, Column, Definition
 from penstock.capture._mysql._server import Server
 from penstock.capture._mysql._snapshots import Makes, Packets, read
 from penstock.capture._mysql._texts import converter
 from penstock.errors import CorruptError
 
-UTF8 = "utf-8"
+UTF8 = Charset()
 NUMBERS = st.integers(-(1 << 63), (1 << 63) - 1).map(str)
 DAYS = st.tuples(st.integers(0, 9999), st.integers(0, 12), st.integers(0, 31)).map(
     lambda one: f"{one[0]:04}-{one[1]:02}-{one[2]:02}"
@@ -39,9 +39,9 @@ COLUMNS: list[tuple[Column, st.SearchStrategy[Any]]] = [
     (Column("key", "int"), NUMBERS),
     (Column("zerofill", "int", unsigned=True), st.integers(0, 99).map(lambda n: f"{n:05}")),
     (Column("big", "bigint", unsigned=True), st.integers(0, (1 << 64) - 1).map(str)),
-    (Column("text", "varchar", codec=UTF8), st.text(st.characters(exclude_categories=["Cs"]))),
-    (Column("plain", "char", codec=UTF8), st.text("abc ", max_size=300)),
-    (Column("enum", "enum", codec=UTF8, labels=("a", "b")), st.sampled_from("ab")),
+    (Column("text", "varchar", charset=UTF8), st.text(st.characters(exclude_categories=["Cs"]))),
+    (Column("plain", "char", charset=UTF8), st.text("abc ", max_size=300)),
+    (Column("enum", "enum", charset=UTF8, labels=("a", "b")), st.sampled_from("ab")),
     (Column("uuid", "uuid"), st.uuids().map(str)),
     (Column("bytes", "varbinary"), st.binary()),
     (
@@ -134,7 +134,7 @@ def test_packets_that_are_not_rows_are_refused(row, data) -> None:
 @pytest.mark.parametrize("key", ["t", "n"])
 def test_an_empty_text_ends_the_last_row(key) -> None:
     """Its place is behind the data, where other places begin."""
-    columns = (Column("n", "int"), Column("t", "varchar", codec=UTF8))
+    columns = (Column("n", "int"), Column("t", "varchar", charset=UTF8))
     definition = Definition(columns, (key,))
     rows = [("1", ""), ("2", "")]
     data = b"".join(packet_of(one, i) for i, one in enumerate(rows))
@@ -144,7 +144,7 @@ def test_an_empty_text_ends_the_last_row(key) -> None:
 
 def test_a_text_that_is_not_utf8_is_written_with_marks() -> None:
     """A server may have such from a time when it didn't look."""
-    definition = Definition((Column("t", "varchar", codec=UTF8),), ("t",))
+    definition = Definition((Column("t", "varchar", charset=UTF8),), ("t",))
     body = sized(b"a\xffb")
     packet = len(body).to_bytes(3, "little") + b"\x00" + body
     found = Makes(definition, "precise").rows(Packets(packet, 1, 0, (False,)))
@@ -185,7 +185,7 @@ def test_rows_longer_than_a_packet_come_whole(mysql_source) -> None:
     [(before,)] = mysql_source.rows("SELECT @@global.max_allowed_packet")
     mysql_source.rows(f"SET GLOBAL max_allowed_packet = {64 << 20}")
     try:
-        definition = Definition((Column("n", "int"), Column("t", "longtext", codec=UTF8)), ("n",))
+        definition = Definition((Column("n", "int"), Column("t", "longtext", charset=UTF8)), ("n",))
         sizes = [3, 0xFFFFFF - 6, 5, 0xFFFFFF - 5, 2 * 0xFFFFFF + 7, 1]
         some = " UNION ALL ".join(
             f"SELECT {i} AS n, REPEAT('x', {size}) AS t" for i, size in enumerate(sizes)

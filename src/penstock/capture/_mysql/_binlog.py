@@ -23,6 +23,7 @@ __all__ = [
     "Places",
     "TableMap",
     "place",
+    "prepared_xa",
     "rows_begin",
     "table_map",
 ]
@@ -40,7 +41,7 @@ _POSITION_BITS: Final = 40
 class Kind:
     """Kinds of events."""
 
-    QUERY, ROTATE, FORMAT, XID = 2, 4, 15, 16
+    QUERY, ROTATE, FORMAT, XID, LOAD = 2, 4, 15, 16, 18
     TABLE_MAP, HEARTBEAT, GTID, ANONYMOUS, XA_PREPARE, PARTIAL, PAYLOAD = 19, 27, 33, 34, 38, 39, 40
     GTID_TAGGED, GTID_MARIADB = 42, 162
     COMPRESSED = frozenset(range(165, 172))
@@ -116,8 +117,8 @@ class TableMap:
         metas: lengths, digits and the like; what they are is a matter of the type.
         names: of the columns; None where the server doesn't log them (binlog_row_metadata).
         unsigned: the places of columns without a sign; None likewise.
-        collations: by place, of columns with text; None likewise.
-        labels: by place, of ENUM and SET, as bytes; None likewise.
+        collations: by place, of columns with text, ENUM and SET among them; None likewise.
+        labels: by place, of ENUM and SET, as bytes of their character sets; None likewise.
         key: the places of the primary key's columns, in its order; None likewise.
     """
 
@@ -189,6 +190,8 @@ def _table_map(data: bytes, text_types: set[int]) -> TableMap:
 def _metadata(data: bytes, at: int, types: list[int], text_types: set[int]) -> dict:
     """The fields that a server adds with binlog_row_metadata."""
     found: dict = {}
+    collations: dict[int, int] = {}
+    listed = [i for i, kind in enumerate(types) if kind in {ENUM, SET}]
     texts = [i for i, kind in enumerate(types) if kind in text_types]
     labels: dict[int, tuple[bytes, ...]] = {}
     while at < len(data):
@@ -201,12 +204,14 @@ def _metadata(data: bytes, at: int, types: list[int], text_types: set[int]) -> d
                 found["unsigned"] = frozenset(
                     i for k, i in enumerate(numbers) if part[k // 8] & 0x80 >> k % 8
                 )
-            case 2:
+            case 2 | 10:
                 default, *pairs = _all_packed(part)
                 others = dict(zip(pairs[::2], pairs[1::2], strict=True))
-                found["collations"] = {i: others.get(k, default) for k, i in enumerate(texts)}
-            case 3:
-                found["collations"] = dict(zip(texts, _all_packed(part), strict=True))
+                its = texts if field == 2 else listed
+                collations |= {i: others.get(k, default) for k, i in enumerate(its)}
+            case 3 | 11:
+                its = texts if field == 3 else listed
+                collations |= dict(zip(its, _all_packed(part), strict=True))
             case 4:
                 found["names"] = tuple(one.decode() for one in _strings(part))
             case 5 | 6:
@@ -220,6 +225,8 @@ def _metadata(data: bytes, at: int, types: list[int], text_types: set[int]) -> d
                 found["key"] = tuple(_all_packed(part)[::2])
     if labels:
         found["labels"] = labels
+    if collations:
+        found["collations"] = collations
     return found
 
 
@@ -276,6 +283,26 @@ def rows_begin(kind: int, data: bytes) -> tuple[int, bytes, bytes, int]:
     if kind in UPDATES:
         second, at = data[at : at + size], at + size
     return int.from_bytes(data[:6], "little"), first, second, at
+
+
+_PREPARED, _GROUP_COMMIT = 64, 2
+"""Flags of MariaDB's GTID events."""
+
+
+def prepared_xa(data: bytes) -> str:
+    """The XA transaction that a group of MariaDB prepares, of its GTID event, as `XA COMMIT` has it; empty
+    where it is none.
+
+    >>> prepared_xa(bytes(12) + bytes.fromhex("40010000000101AA62"))
+    "X'AA',X'62',1"
+    """
+    flags = data[12]
+    if not flags & _PREPARED:
+        return ""
+    at = 21 if flags & _GROUP_COMMIT else 13
+    format_, first, second = struct.unpack_from("<IBB", data, at)
+    name, rest = data[at + 6 : at + 6 + first], data[at + 6 + first : at + 6 + first + second]
+    return f"X'{name.hex().upper()}',X'{rest.hex().upper()}',{format_}"
 
 
 def refuse(kind: int) -> None:

@@ -300,7 +300,8 @@ class Reader:
     def _literal(self, column: Column, text: str) -> str:
         if column.kind in _INTEGERS:
             return text
-        if column.codec == BINARY and column.kind in {"binary", "varbinary", "char", "varchar"}:
+        is_binary = column.charset.codec == BINARY
+        if is_binary and column.kind in {"binary", "varbinary", "char", "varchar"}:
             return f"x'{text}'"
         return str(self._connection().escape(text))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from penstock.core.schema import DECIMAL_DIGITS_MAX
 
 __all__ = [
     "BINARY",
+    "Charset",
     "Column",
     "Definition",
     "column_type",
@@ -50,6 +52,8 @@ _CODECS: Final = {
     **{one: one for one in ("cp850", "cp852", "cp866", "cp932", "cp1250", "cp1251", "cp1256")},
     **{one: one for one in ("cp1257", "big5", "gbk", "gb2312", "gb18030")},
 }
+_BYTES: Final = 256
+"""How many there are."""
 _LABEL: Final = re.compile(r"'((?:[^']|'')*)'")
 _SPECIAL: Final = {"uuid", "inet4", "inet6", "point"}
 _TEXTS: Final = {
@@ -66,13 +70,43 @@ _TEXTS: Final = {
 
 
 @dataclass(frozen=True)
+class Charset:
+    """A character set.
+
+    Attributes:
+        codec: Python's; `binary` where it is bytes.
+        characters: of a set with one byte for each: those of all bytes, as the server converts them. Python
+            has others here and there, and some of these sets not at all.
+    """
+
+    codec: str = "utf-8"
+    characters: str = ""
+
+    @staticmethod
+    def of(name: str, characters: str = "") -> Charset:
+        """That of MySQL's name."""
+        known = characters if len(characters) == _BYTES else ""
+        return Charset(_CODECS.get(name, BINARY if name == BINARY else "utf-8"), known)
+
+    def text(self, data: bytes) -> str:
+        """Bytes as text."""
+        if self.characters:
+            return codecs.charmap_decode(data, "replace", self.characters)[0]
+        return str(data, self.codec, "replace")
+
+
+BYTES: Final = Charset(BINARY)
+"""Of what is no text."""
+
+
+@dataclass(frozen=True)
 class Column:
     """A column.
 
     Attributes:
         name: its name.
         kind: its type without what is in brackets: `int`, `varchar`.
-        codec: of its text; `binary` where it is bytes.
+        charset: of its text; that of bytes where it is bytes.
         unsigned: whether it has no sign.
         labels: of ENUM and SET.
         size: bits of a BIT, bytes of a BINARY, digits of a DECIMAL.
@@ -84,7 +118,7 @@ class Column:
 
     name: str
     kind: str
-    codec: str = BINARY
+    charset: Charset = BYTES
     unsigned: bool = False
     labels: tuple[str, ...] = ()
     size: int = 0
@@ -102,8 +136,8 @@ class Definition:
     key: tuple[str, ...]
 
 
-def from_catalog(row: Mapping[str, Any]) -> Column:
-    """A row of information_schema.columns."""
+def from_catalog(row: Mapping[str, Any], charsets: Mapping[str, Charset]) -> Column:
+    """A row of information_schema.columns; character sets by their names."""
     kind, full = row["DATA_TYPE"].lower(), row["COLUMN_TYPE"]
     labels = ()
     if kind in {"enum", "set"}:
@@ -114,7 +148,7 @@ def from_catalog(row: Mapping[str, Any]) -> Column:
     return Column(
         row["COLUMN_NAME"],
         kind,
-        _CODECS.get(charset, "utf-8") if charset else BINARY,
+        charsets.get(charset, Charset()) if charset else BYTES,
         unsigned="unsigned" in full or "zerofill" in full,
         labels=labels,
         size=int(size or 0),
@@ -125,7 +159,7 @@ def from_catalog(row: Mapping[str, Any]) -> Column:
 
 
 def definition_of(
-    table_map: TableMap, catalog: Definition, charsets: Mapping[int, str]
+    table_map: TableMap, catalog: Definition, charsets: Mapping[int, Charset]
 ) -> Definition | None:
     """The columns of a table as its rows have them; None where neither the log nor the catalog knows them.
 
@@ -142,21 +176,17 @@ def definition_of(
     for i, name in enumerate(table_map.names):
         one = by_name.get(name, Column(name, "", is_known=False))
         kind = one.kind if one.kind in _SPECIAL and _fits(table_map.types[i], one) else ""
-        charset = charsets.get((table_map.collations or {}).get(i, 0), "")
-        codec = _CODECS.get(charset, one.codec if not charset else "utf-8")
-        codec = BINARY if charset == "binary" else codec
+        charset = charsets.get((table_map.collations or {}).get(i, 0), one.charset)
         labels = (table_map.labels or {}).get(i)
         columns.append(
             replace(
                 one,
                 kind=kind,
-                codec=codec,
+                charset=charset,
                 unsigned=i in table_map.unsigned
                 if table_map.unsigned is not None
                 else one.unsigned,
-                labels=tuple(x.decode("utf-8", "replace") for x in labels)
-                if labels
-                else one.labels,
+                labels=tuple(charset.text(x) for x in labels) if labels else one.labels,
             )
         )
     key = tuple(table_map.names[i] for i in table_map.key or ())
@@ -210,7 +240,7 @@ def _spelled(column: Column, logged: tuple[int, int] | None) -> str:
     kind, size, digits = column.kind, column.size, column.digits
     if logged is not None:
         type_, meta = logged
-        is_binary = column.codec == BINARY
+        is_binary = column.charset.codec == BINARY
         if column.kind not in _SPECIAL:
             kind = _KINDS.get(type_, "geometry")
             if type_ in {15, 253, 254} and is_binary:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -36,6 +37,7 @@ from penstock.errors import SetupError
 
 __all__ = ["MysqlDatabase"]
 
+_log = logging.getLogger(__name__)
 LARGE_ROWS: Final = 1_000_000
 """A table with more rows is read in chunks afterwards, while its changes are captured already."""
 
@@ -71,10 +73,20 @@ class MysqlDatabase:
     def prepare(
         self,
         state: State | None,
-        tables: Iterable[TableName],  # noqa: ARG002 - the binary log has all of them
+        tables: Iterable[TableName],
         end: Callable[[float], bool],  # noqa: ARG002 - nothing is waited for
     ) -> dict[str, Any]:
-        """Looks whether the binary log still has what is needed."""
+        """Looks whether the binary log has what is needed, and still has it."""
+        some, name = [*tables], self._settings.name
+        self._server.check_logged(some)
+        for table, keys in self._server.cascades(some).items():
+            _log.warning(
+                "%s: expected all changes of %s in the binary log; found foreign keys (%s) with ON DELETE or "
+                "ON UPDATE actions, whose changes it lacks. Let the application change these rows, "
+                "or read the table again after such changes: penstock capture snapshot %s --tables %s "
+                "--delete-missing",
+                *(name, spelled(table), ", ".join(keys), name, spelled(table)),
+            )
         file, _ = self._server.position()
         shift = 0 if state is None else state.details.get("shift", 0)
         places = self._places = Places(base_of(file), shift)
@@ -105,6 +117,12 @@ class MysqlDatabase:
         if database != wanted:
             return state
         name = self._settings.name
+        if prepared := state.details.get("xa"):
+            raise SetupError(
+                f"expected no XA transactions that were prepared before {self.name} took over, and neither "
+                f"committed nor rolled back; found {', '.join(prepared)}: what they have changed isn't known "
+                f"here. Start again with a new snapshot: penstock capture drop {name}"
+            )
         if not gtids.text:
             raise SetupError(
                 f"expected the database that {name!r} has captured so far ({state.server}); found another "
@@ -178,6 +196,7 @@ class _Snapshot:
         sql = self._sql = self._server.another(READ_S)
         with contextlib.ExitStack() as undo:
             undo.callback(sql._force_close)  # noqa: SLF001
+            self._wait_for_xa(sql)
             ask(sql, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             if self._server.is_mariadb:
                 ask(sql, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
@@ -191,10 +210,26 @@ class _Snapshot:
                 gtids = "".join(str(status.get("Executed_Gtid_Set") or "").split())
                 ask(sql, "UNLOCK TABLES")
             undo.pop_all()
-        self.begins = {"gtids": gtids}
+        self.begins: dict[str, Any] = {"gtids": gtids, "xa": {}}
         self.position = self._places.number(self._file, self._at)
         self._time_s = int(time.time())
         return self
+
+    def _wait_for_xa(self, sql: Any) -> None:
+        """Looks whether there are XA transactions that are prepared: the snapshot would lack them, and they
+        may have begun before its place.
+
+        Raises:
+            ConnectionError: there are.
+        """
+        import pymysql
+
+        with contextlib.suppress(pymysql.err.Error):  # a user that may not ask isn't told
+            if count := len(ask(sql, "XA RECOVER")):
+                raise ConnectionError(
+                    "expected no XA transactions that are prepared, before a snapshot of "
+                    f"{self._server.name}; found {count}. XA RECOVER lists them: commit or roll them back"
+                )
 
     def __exit__(
         self,

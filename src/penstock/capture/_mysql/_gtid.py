@@ -119,3 +119,8 @@ class Gtids:
             parts.append(uuid.UUID(source).bytes + struct.pack("<Q", len(intervals)))
             parts += [struct.pack("<QQ", first, last + 1) for first, last in intervals]
         return b"".join(parts)
+
+
+def mysql_gtid(data: bytes) -> str:
+    """The GTID of an event of MySQL's."""
+    return f"{uuid.UUID(bytes=data[1:17])}:{int.from_bytes(data[17:25], 'little')}"

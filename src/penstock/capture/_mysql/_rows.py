@@ -7,6 +7,7 @@ the values, each as its type has it.
 from __future__ import annotations
 
 import base64
+import codecs
 import ipaddress
 import struct
 import uuid
@@ -51,6 +52,7 @@ def decoder(
         )
     size = (len(places) + 7) // 8
     names: dict[str, Any] = {"U16": _U16, "str": str, "NONE": bytes(size)}
+    names["charmap"] = codecs.charmap_decode
     body: list[tuple[int, int, list[str]]] = []
     for k, i in enumerate(places):
         body.append((k, i, _lines(i, table_map, columns[i], values, names)))
@@ -116,8 +118,14 @@ def _lines(
             width, f"int.from_bytes(m[p:p + {width}], 'little')"
         )
         value = f"m[p + {width}:q]"
-        is_plain = column.codec != BINARY and kind not in {245, 255, 242}
-        read = f"str({value}, {column.codec!r}, 'replace')" if is_plain else f"f{i}({value})"
+        charset = column.charset
+        if charset.codec == BINARY or kind in {245, 255, 242}:
+            read = f"f{i}({value})"
+        elif charset.characters:
+            names[f"c{i}"] = charset.characters
+            read = f"charmap({value}, 'replace', c{i})[0]"
+        else:
+            read = f"str({value}, {charset.codec!r}, 'replace')"
         return [f"q = p + {width} + {length}", f"v{i} = {read}", "p = q"]
     size, read_ = _fixed(kind, meta, column, table_map, is_precise=is_precise)
     names[f"f{i}"] = read_

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import logging
 import re
 import secrets
 import socket
@@ -13,7 +15,7 @@ from typing import Any, Final
 
 from penstock.capture._database import TableName
 from penstock.capture._mysql._binlog import Places
-from penstock.capture._mysql._columns import Definition, from_catalog
+from penstock.capture._mysql._columns import BINARY, Charset, Definition, from_catalog
 from penstock.capture._mysql._gtid import Gtids
 from penstock.core.databases import (
     ALIVE_EACH_S,
@@ -29,6 +31,7 @@ from penstock.errors import SetupError, UserError
 
 __all__ = ["DENIED", "Server", "new_replica", "replica_details", "replica_of"]
 
+_log = logging.getLogger(__name__)
 CONNECT_S: Final = 10
 CANCEL_S: Final = 2.0
 """How long the server may take to hear that a query is cancelled."""
@@ -277,17 +280,23 @@ class Server:
         for pattern in patterns:
             schema, _, name = pattern.partition(".")
             rows = self.ask(
-                "SELECT TABLE_SCHEMA AS s, TABLE_NAME AS t FROM information_schema.TABLES "
-                "WHERE TABLE_TYPE = 'BASE TABLE' AND TABLE_SCHEMA LIKE %s AND TABLE_NAME LIKE %s "
-                "AND TABLE_SCHEMA NOT IN %s",
+                "SELECT TABLE_SCHEMA AS s, TABLE_NAME AS t, TABLE_TYPE = 'BASE TABLE' AS p "
+                "FROM information_schema.TABLES WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') "
+                "AND TABLE_SCHEMA LIKE %s AND TABLE_NAME LIKE %s AND TABLE_SCHEMA NOT IN %s",
                 *(_like(schema), _like(name), _SYSTEM),
             )
-            if not rows:
+            plain = {(one["s"], one["t"]) for one in rows if one["p"] == "1"}
+            if not plain:
                 raise UserError(
                     f"expected a table {pattern!r} at {self.name}; found none that the user may read. (Views "
-                    "can't be captured)"
+                    "and tables with system versioning can't be captured)"
                 )
-            found.update((one["s"], one["t"]) for one in rows)
+            for one in rows:
+                if one["p"] != "1":
+                    _log.warning(
+                        "%s.%s has system versioning, and isn't captured", one["s"], one["t"]
+                    )
+            found |= plain
         return dict.fromkeys(sorted(found), 0)
 
     def definition(self, table: TableName) -> Definition:
@@ -302,7 +311,10 @@ class Server:
             "AND TABLE_NAME = %s AND CONSTRAINT_NAME = 'PRIMARY' ORDER BY ORDINAL_POSITION",
             *table,
         )
-        return Definition(tuple(from_catalog(one) for one in rows), tuple(one["c"] for one in keys))
+        charsets = self._charsets
+        return Definition(
+            tuple(from_catalog(one, charsets) for one in rows), tuple(one["c"] for one in keys)
+        )
 
     def estimated_rows(self, table: TableName) -> int:
         """How many rows a table has, as the server estimates."""
@@ -313,14 +325,32 @@ class Server:
         )
         return int(rows[0]["n"] or 0) if rows else 0
 
-    def charsets(self) -> dict[int, str]:
+    @functools.cached_property
+    def _charsets(self) -> dict[str, Charset]:
+        """Character sets by their names."""
+        sets = self.ask(
+            "SELECT CHARACTER_SET_NAME AS c, MAXLEN AS m FROM information_schema.CHARACTER_SETS"
+        )
+        names = [one["c"] for one in sets if one["m"] == "1" and one["c"] != BINARY]
+        all_bytes = bytes(range(256)).hex()
+        found = self.ask(
+            " UNION ALL ".join(
+                f"SELECT '{one}' AS c, CONVERT(CONVERT(x'{all_bytes}' USING {one}) USING utf8mb4) AS t"
+                for one in names
+            )
+        )
+        characters = {one["c"]: one["t"] for one in found}
+        return {one["c"]: Charset.of(one["c"], characters.get(one["c"], "")) for one in sets}
+
+    def charsets(self) -> dict[int, Charset]:
         """The character sets of collations' numbers."""
         rows = self.ask(
             "SELECT ID AS i, CHARACTER_SET_NAME AS c FROM information_schema.COLLATIONS WHERE ID IS NOT NULL"
         )
-        found = {int(one["i"]): str(one["c"]) for one in rows if one["c"]}
+        names = {int(one["i"]): str(one["c"]) for one in rows if one["c"]}
+        found = {i: self._charsets[name] for i, name in names.items() if name in self._charsets}
         if self.is_mariadb:
-            found |= {i: "utf8mb4" for i in range(2048, 4096) if i not in found}
+            found |= {i: Charset() for i in range(2048, 4096) if i not in found}
         return found
 
     # -- the binary log ---------------------------------------------------------------------------------
@@ -334,6 +364,58 @@ class Server:
             tuple(tables),
         )
         return frozenset((one["s"], one["t"]) for one in rows)
+
+    def check_logged(self, tables: Iterable[TableName]) -> None:
+        """Makes sure that the binary log has what changes in some tables.
+
+        Raises:
+            SetupError: the server leaves it out.
+        """
+        status = self.status()
+        only, never = (
+            {one for one in (status.get(name) or "").split(",") if one}
+            for name in ("Binlog_Do_DB", "Binlog_Ignore_DB")
+        )
+        missing = sorted(
+            {schema for schema, _ in tables if schema in never or (only and schema not in only)}
+        )
+        if missing:
+            raise SetupError(
+                f"expected changes of {', '.join(missing)} in the binary log of {self.name}; found "
+                f"binlog_do_db = {','.join(sorted(only))!r} and "
+                f"binlog_ignore_db = {','.join(sorted(never))!r}. Remove "
+                "these from [mysqld] of the server's configuration, and restart it"
+            )
+        if self.variables().get("log_slave_updates", "ON") == "OFF" and self._is_replica:
+            raise SetupError(
+                f"expected {self.name}, a replica, to write to its binary log what it replicates; found "
+                "log_slave_updates = OFF. Write log_slave_updates = ON into [mysqld] of its configuration, "
+                "and restart it, or capture the primary"
+            )
+
+    @property
+    def _is_replica(self) -> bool:
+        """Whether it follows another server; a user that may not ask isn't told."""
+        try:
+            return bool(
+                self.ask("SHOW ALL SLAVES STATUS" if self.is_mariadb else "SHOW SLAVE STATUS")
+            )
+        except self._pymysql.err.Error:
+            return False
+
+    def cascades(self, tables: Iterable[TableName]) -> dict[TableName, list[str]]:
+        """Of some tables the foreign keys whose actions change their rows; the binary log lacks that."""
+        rows = self.ask(
+            "SELECT CONSTRAINT_SCHEMA AS s, TABLE_NAME AS t, CONSTRAINT_NAME AS n "
+            "FROM information_schema.REFERENTIAL_CONSTRAINTS WHERE (CONSTRAINT_SCHEMA, TABLE_NAME) IN %s "
+            "AND (DELETE_RULE IN ('CASCADE', 'SET NULL') OR UPDATE_RULE IN ('CASCADE', 'SET NULL')) "
+            "ORDER BY 1, 2, 3",
+            tuple(tables),
+        )
+        found: dict[TableName, list[str]] = {}
+        for one in rows:
+            found.setdefault((one["s"], one["t"]), []).append(one["n"])
+        return found
 
     def snapshot_place(self, sql: Any) -> tuple[str, int]:
         """The place of a consistent snapshot of MariaDB in the binary log."""
@@ -482,7 +564,8 @@ def _variables(sql: Any) -> dict[str, str]:
             sql,
             "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'log_bin', 'binlog_format', "
             "'binlog_row_image', 'binlog_row_metadata', 'server_id', 'server_uuid', 'binlog_checksum', "
-            "'binlog_row_value_options', 'log_bin_compress', 'binlog_transaction_compression')",
+            "'binlog_row_value_options', 'log_bin_compress', 'binlog_transaction_compression', "
+            "'log_slave_updates')",
         )
     }
 

@@ -8,7 +8,6 @@ The position of a transaction is where its group begins; what is stored is the p
 
 from __future__ import annotations
 
-import re
 import select
 import struct
 import time
@@ -27,14 +26,27 @@ from penstock.capture._mysql._binlog import (
     Kind,
     Places,
     TableMap,
+    prepared_xa,
     refuse,
     rows_begin,
     table_map,
 )
 from penstock.capture._mysql._columns import Definition, definition_of, shape_of
 from penstock.capture._mysql._encoder import Encoder
-from penstock.capture._mysql._group import Group
-from penstock.capture._mysql._gtid import Gtids
+from penstock.capture._mysql._groups import (
+    Defined,
+    Group,
+    back_to,
+    bare_of,
+    defined,
+    is_change,
+    refuse_statement,
+    replaced,
+    savepoint,
+    truncated,
+    xa_of,
+)
+from penstock.capture._mysql._gtid import Gtids, mysql_gtid
 from penstock.capture._mysql._rows import Decoder, decoder
 from penstock.capture._mysql._server import DENIED, SILENCE_S, Server, replica_of
 from penstock.capture._output import Output
@@ -49,25 +61,11 @@ _FIRST: Final = 4
 """The place of a file's first event."""
 _PURGED: Final = 1236
 _PACKET_MAX: Final = 0xFFFFFF
-_CHANGES: Final = re.compile(r"\s*(?:INSERT|UPDATE|DELETE|REPLACE|LOAD)\b", re.IGNORECASE)
-_COMMENT: Final = re.compile(r"/\*.*?\*/|--[^\n]*\n", re.DOTALL)
-_NAME: Final = r"(?:`((?:[^`]|``)+)`|([\w$]+))"
-_TRUNCATE: Final = re.compile(
-    rf"\s*TRUNCATE\s+(?:TABLE\s+)?(?:{_NAME}\s*\.\s*)?{_NAME}", re.IGNORECASE
-)
-_DEFINES: Final = re.compile(
-    r"\s*(CREATE|ALTER|DROP|RENAME)\s+(?:OR\s+REPLACE\s+)?(?:ONLINE\s+|IGNORE\s+)*TABLE\s+"
-    rf"(?:IF\s+(?:NOT\s+)?EXISTS\s+)?(?:{_NAME}\s*\.\s*)?{_NAME}(.*)",
-    re.IGNORECASE | re.DOTALL,
-)
-_RENAMED: Final = re.compile(
-    rf"\s*(?:RENAME\s+(?:TO\s+|AS\s+)?|TO\s+)(?:{_NAME}\s*\.\s*)?{_NAME}\s*$", re.IGNORECASE
-)
-_SAVEPOINT: Final = re.compile(rf"\s*SAVEPOINT\s+{_NAME}", re.IGNORECASE)
-_BACK_TO: Final = re.compile(
-    rf"\s*ROLLBACK\s+(?:WORK\s+)?TO\s+(?:SAVEPOINT\s+)?{_NAME}", re.IGNORECASE
-)
 _TABLE_KINDS: Final = {Kind.GTID, Kind.ANONYMOUS, Kind.GTID_TAGGED}
+
+
+class _ReplacedError(OSError):
+    """A table has other rows, which the next session reads."""
 
 
 class _Table:
@@ -123,8 +121,12 @@ class Stream:
         self._made: dict[bytes, _Table | None] = {}
         self._checksum_bytes = 4 if server.variables().get("binlog_checksum") == "CRC32" else 0
         self._places = places
-        self._file, self._end = places.file(output.position), output.position & (1 << 40) - 1
         self._from = output.position  # what begins before was captured
+        # But for XA transactions that were prepared before, and aren't committed yet.
+        self._prepared: dict[str, int] = dict(output.state.details.get("xa", {}))
+        self._replaced: str | None = None  # a captured table that has other rows now
+        begin = min([output.position, *self._prepared.values()])
+        self._file, self._end = places.file(begin), begin & (1 << 40) - 1
         self._gtids = Gtids(self._captured(), is_mariadb=self._is_mariadb)
         self._is_by_gtid = self._begins_by_gtid()
         if self._end >= DUMP_END:
@@ -180,8 +182,11 @@ class Stream:
     def take(self, wait_s: float) -> bool:
         """Passes what has come to the output; waits if nothing has. Whether anything had."""
         came, self._is_due = False, False
-        if self._begin is None and self._incremental.step():
-            return True
+        if self._begin is None:
+            if self._replaced is not None:
+                raise _ReplacedError(f"{self._replaced} has other rows now, which are read")
+            if self._incremental.step():
+                return True
         while True:
             for kind, data in self._events():
                 came |= self._take(kind, data)
@@ -283,16 +288,21 @@ class Stream:
             self._rows(kind, data, (time_s, server, begin))
         elif kind == Kind.TABLE_MAP:
             self._describe(data)
-        elif kind in {Kind.XID, Kind.XA_PREPARE}:
+        elif kind == Kind.XID:
             self._close(time_s)
+        elif kind == Kind.XA_PREPARE:
+            self._prepare(time_s, is_committed=data[:1] == b"\x01")
         elif kind == Kind.QUERY:
             self._query(data, time_s, server, begin)
         elif kind == Kind.GTID_MARIADB:
             number, domain, flags = struct.unpack_from("<QIB", data)
             self._open(begin, f"{domain}-{server}-{number}", is_transaction=not flags & 1)
+            self._group.xa = prepared_xa(data)
         elif kind in _TABLE_KINDS:
-            gtid = _mysql_gtid(data) if kind == Kind.GTID else None
+            gtid = mysql_gtid(data) if kind == Kind.GTID else None
             self._open(begin, gtid)
+        elif kind == Kind.LOAD:
+            refuse_statement("LOAD DATA", self._name)
         elif kind in Kind.COMPRESSED or kind in {Kind.PARTIAL, Kind.PAYLOAD}:
             refuse(kind)
         elif self._begin is None:
@@ -359,6 +369,11 @@ class Stream:
         self._incremental.begin(self._begin)
         self._output.is_open = True
 
+    @property
+    def _is_old(self) -> bool:
+        """Whether the group was captured before."""
+        return self._begin is not None and self._begin < self._from
+
     def _close(self, time_s: int, *, is_rolled_back: bool = False) -> None:
         """A group is complete."""
         self._begin, self._is_transaction = None, False
@@ -372,7 +387,7 @@ class Stream:
             self._gtids.add(self._gtid)
         else:
             self._gtids.forget()
-        details["gtids"] = self._gtids.text
+        details |= {"gtids": self._gtids.text, "xa": dict(self._prepared)}
         if self._born:
             details["born"] = [end >> 40, self._born]
         self._is_due |= self._output.committed(end, time_s * 1_000_000, details)
@@ -383,54 +398,90 @@ class Stream:
         schema = data[at : at + schema_bytes].decode("utf-8", "replace")
         text = data[at + schema_bytes + 1 :].decode("utf-8", "replace")
         word = text.split(None, 1)[0].upper().rstrip(";") if text.strip() else ""
-        if word == "BEGIN" or text[:8].upper() == "XA START":
+        bare = bare_of(text)
+        if (xa := xa_of(bare)) is not None:
+            self._xa(*xa, time_s=time_s, begin=begin)
+            return
+        if word == "BEGIN":
             if self._begin is None:
                 self._open(begin, None)
             self._is_transaction = True
             return
-        is_end = text[:9].upper() == "XA COMMIT" or text[:11].upper() == "XA ROLLBACK"
-        bare = _COMMENT.sub(" ", text)
-        if "`" not in bare:  # sql_mode has ANSI_QUOTES
-            bare = bare.replace('"', "`")
-        if found := _BACK_TO.match(bare):
-            self._group.back_to(_name(found[1], found[2]))
+        if (name := back_to(bare)) is not None:
+            self._group.back_to(name)
             return
-        if is_end or word in {"COMMIT", "ROLLBACK"}:
+        if word in {"COMMIT", "ROLLBACK"}:
             self._close(time_s, is_rolled_back=word == "ROLLBACK")
             return
-        if found := _SAVEPOINT.match(bare):
-            self._group.savepoint(_name(found[1], found[2]))
+        if (name := savepoint(bare)) is not None:
+            self._group.savepoint(name)
             return
-        if self._begin is not None and (word in {"RELEASE", "XA"} or text.startswith("#")):
+        if self._begin is not None and (word in {"RELEASE", "XA"} or not bare.strip()):
             return
-        if _CHANGES.match(bare):
-            raise SetupError(
-                f"expected rows in the binary log; found a statement: {bare.strip()[:60]!r}. A session has "
-                "set binlog_format = STATEMENT: set ROW, and start again with a new snapshot"
-            )
+        if is_change(bare):
+            refuse_statement(bare, self._name)
         since = self._begin if self._begin is not None else self._place(begin)
-        if found := _TRUNCATE.match(bare):
-            table = _name(found[1], found[2]) or schema, _name(found[3], found[4])
-            self._truncate(table, since, (time_s, server, begin))
-        elif (found := _DEFINES.match(bare)) and since >= self._from:
-            self._define(found, schema, text, (time_s, server, begin))
+        if since >= self._from:
+            self._change_tables(bare, schema, text, since, (time_s, server, begin))
         self._tables.clear()
         self._made.clear()
         self._catalog.clear()
         if not self._is_transaction:
             self._close(time_s)
 
-    def _define(
-        self, found: re.Match[str], schema: str, text: str, at: tuple[int, int, int]
+    # -- XA transactions --------------------------------------------------------------------------------
+
+    def _xa(self, what: str, xa: str, is_whole: bool, *, time_s: int, begin: int) -> None:  # noqa: FBT001
+        """One begins, in a group of its own; or another group says that it counts, or doesn't."""
+        if what in {"START", "BEGIN"}:
+            if self._begin is None:
+                self._open(begin, None)
+            self._is_transaction, self._group.xa = True, xa
+            return
+        is_rolled_back = what == "ROLLBACK"
+        if not (is_whole or self._group.xa == xa):
+            self._group.finish(xa, is_rolled_back=is_rolled_back or self._is_old)
+            self._prepared.pop(xa, None)
+        self._close(time_s, is_rolled_back=is_rolled_back)
+
+    def _prepare(self, time_s: int, *, is_committed: bool) -> None:
+        """The group of an XA transaction ends."""
+        xa = self._group.xa
+        if xa and not is_committed and self._begin is not None:
+            self._prepared.setdefault(xa, self._begin)
+            self._group.prepare()
+        self._close(time_s)
+
+    # -- tables -----------------------------------------------------------------------------------------
+
+    def _change_tables(
+        self, bare: str, schema: str, text: str, since: int, at: tuple[int, int, int]
     ) -> None:
+        """A statement defines, empties or drops tables."""
+        if (table := truncated(bare, schema)) is not None:
+            self._truncate(table, since, at)
+        elif (found := defined(bare, schema)) is not None:
+            self._define(found, text, at)
+        new = replaced(bare, schema)
+        output = self._output
+        known = {name: one for name, one in output.tables.items() if since >= one.since}
+        gone = {".".join(one) for one in new.gone}
+        gone |= {one for one in known if new.schema and one.startswith(f"{new.schema}.")}
+        others = {".".join(one) for one in new.other} & known.keys()
+        # A table that was dropped, and is there again.
+        others |= {
+            name for one in new.new if (name := ".".join(one)) in known and output.is_gone(name)
+        }
+        output.replaced((gone & known.keys()) | others)
+        if others:
+            self._replaced = min(others)
+
+    def _define(self, found: Defined, text: str, at: tuple[int, int, int]) -> None:
         """A statement has defined a table: a record of Debezium's says so.
 
         The columns are the catalog's, which may be ahead of the log.
         """
-        table = _name(found[2], found[3]) or schema, _name(found[4], found[5])
-        if renamed := _RENAMED.match(found[6]):
-            table = _name(renamed[1], renamed[2]) or table[0], _name(renamed[3], renamed[4])
-        output, what = self._output, found[1].upper()
+        (what, table), output = found, self._output
         if output.schemas.changes is None or not any(
             one.startswith(f"{table[0]}.") for one in output.tables
         ):
@@ -451,7 +502,7 @@ class Stream:
 
     def _truncate(self, table: tuple[str, str], since: int, at: tuple[int, int, int]) -> None:
         watched = self._output.tables.get(".".join(table))
-        if watched is None or since < max(watched.since, self._from):
+        if watched is None or since < watched.since:
             return
         topic, output, time_ms = watched.topic, self._output, at[0] * 1000
         self._incremental.truncated(spelled(table))
@@ -510,7 +561,8 @@ class Stream:
             return
         if self._begin is None:
             raise CorruptError("expected rows in a transaction; found some outside one")
-        if self._begin < max(table.since, self._from):
+        is_prepared = self._group.xa in self._prepared
+        if self._begin < table.since or (self._is_old and not is_prepared):
             return
         self._output.use(table.topic, table.shape)
         if not table.is_described:
@@ -544,13 +596,3 @@ class Stream:
                 other, p = new(data, p)
                 yield from encoder.updated(topic, key, (one, other), source, time_ms)
             row += 1
-
-
-def _mysql_gtid(data: bytes) -> str:
-    import uuid
-
-    return f"{uuid.UUID(bytes=data[1:17])}:{int.from_bytes(data[17:25], 'little')}"
-
-
-def _name(quoted: str | None, plain: str | None) -> str:
-    return quoted.replace("``", "`") if quoted else plain or ""

@@ -46,7 +46,7 @@ def converter(column: Column, values: Values) -> Convert:
         return lambda data: bits(int.from_bytes(data, "big"))
     if kind in _GEOMETRIES:
         return lambda data: geometry(data, is_point=kind == "point")
-    return as_base64 if column.codec == BINARY else as_text
+    return as_base64 if column.charset.codec == BINARY else as_text
 
 
 def as_wrapped(text: str) -> int:
