@@ -254,3 +254,48 @@ def test_what_is_wrong_is_reported(sqlite_source, tmp_path) -> None:
     source.run()
     with pytest.raises(SetupError, match="the file was restored"):
         copy.run()
+
+
+@pytest.mark.parametrize("op", "cud?!")
+def test_a_trigger_that_is_dropped_lets_nothing_pass(sqlite_source, op) -> None:
+    """Whichever it is: the table is read again, and triggers are made."""
+    source = sqlite_source
+    source.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT UNIQUE)")
+    source.execute("INSERT INTO t VALUES (1, 1), (2, 2)")
+    source.run()
+    made = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
+    [name] = [name for (name,) in source.rows(made) if name.endswith(f"_{op}")]
+    source.execute(f'DROP TRIGGER "{name}"')
+    source.execute(
+        "UPDATE t SET v = 20 WHERE id = 2; DELETE FROM t WHERE id = 1; INSERT INTO t VALUES (3, 3);"
+        "REPLACE INTO t VALUES (4, 3); UPDATE OR REPLACE t SET v = 3 WHERE id = 2"
+    )
+    source.run()
+    assert newest(source) == {2: {"id": 2, "v": 3}}
+    assert len(source.rows(made)) == len("cud?!")
+    source.execute("UPDATE t SET v = 4")
+    source.run()
+    assert newest(source) == {2: {"id": 2, "v": 4}}
+
+
+def test_a_unique_key_that_comes_later_is_watched(sqlite_source) -> None:
+    """Rows that REPLACE deletes because of it are deleted; those before it was seen, too."""
+    source = sqlite_source
+    source.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+    source.execute("INSERT INTO t VALUES (1, 1), (2, 2), (3, 3)")
+    source.run()
+    source.execute("CREATE UNIQUE INDEX one ON t(v); REPLACE INTO t VALUES (4, 1)")
+    source.run()
+    source.execute("REPLACE INTO t VALUES (5, 2)")
+    source.run()
+    assert newest(source).keys() == {3, 4, 5}
+
+
+def newest(source: SqliteSource) -> dict[int, object]:
+    """The rows of the topic of `t`."""
+    found: dict[int, object] = {}
+    for key, value in source.records(source.topic("t")):
+        found.pop(key["id"], None)
+        if value is not None and value["op"] != "d":
+            found[key["id"]] = value["after"]
+    return found

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 import orjson
@@ -24,6 +24,8 @@ import orjson
 __all__ = ["PREFIX", "Layout", "Triggers", "quoted"]
 
 PREFIX: Final = "_penstock_"
+OPS: Final = "cud?!"
+"""What triggers are for, in the order in which they are made; the last ones aren't always needed."""
 COLUMNS_MAX: Final = 900
 """Of a captured table: both rows of a change are in one row, and SQLite has 2000 columns."""
 
@@ -47,12 +49,14 @@ class Layout:
         columns: in order, without generated ones.
         number: of the layout; 0 where there is none yet.
         root: the number of the first layout of this table.
+        ops: of the triggers that were made; empty where an earlier version has made them.
     """
 
     table: str
     columns: tuple[Column, ...]
     number: int = 0
     root: int = 0
+    ops: str = ""
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -102,7 +106,7 @@ class Triggers:
     def drop(self) -> None:
         """Removes everything."""
         # Not by what names begin with: those of a capture `shop_2` begin as those of `shop`.
-        own = re.compile(re.escape(f"{PREFIX}{self._name}_") + r"\d+_[cud?!]")
+        own = re.compile(re.escape(f"{PREFIX}{self._name}_") + rf"\d+_[{OPS}]")
         query = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
         for (name,) in self._sql.execute(query).fetchall():
             if own.fullmatch(name):
@@ -117,7 +121,8 @@ class Triggers:
         for number, info in self._sql.execute(query):
             layout = orjson.loads(info)
             columns = tuple(Column(**one) for one in layout["columns"])
-            found[number] = Layout(layout["table"], columns, number, layout["root"])
+            told = (layout["table"], columns, number, layout["root"], layout.get("ops", ""))
+            found[number] = Layout(*told)
         return found
 
     @property
@@ -142,16 +147,32 @@ class Triggers:
         )
 
     def installed(self, table: str) -> Layout | None:
-        """The layout of the triggers that a table has; None where it has none."""
-        query = (
-            "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ? AND name LIKE ?"
-        )
-        begin = f"{PREFIX}{self._name}_"
-        for (name,) in self._sql.execute(query, (table, f"{begin}%")):
+        """The layout of the triggers that a table has; None where it hasn't those that it needs.
+
+        One that was dropped, and a unique key that came later, have let changes pass.
+        """
+        found = self._of(table)
+        numbers = {number for number, op in found if op == "c"}
+        layout = self.layouts().get(max(numbers)) if numbers else None
+        if layout is None:
+            return None
+        its = {op: text for (number, op), text in found.items() if number == layout.number}
+        if layout.ops and {*layout.ops} != its.keys():
+            return None
+        is_same = layout.table == table and layout.columns == self.look(table).columns
+        if is_same and {*self._commands(layout)} != {*its.values()}:
+            return None
+        return layout
+
+    def _of(self, table: str) -> dict[tuple[int, str], str]:
+        """The triggers of a table: their layouts' numbers and what they are for, and their texts."""
+        query = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ?"
+        begin, found = f"{PREFIX}{self._name}_", {}
+        for name, text in self._sql.execute(query, (table,)).fetchall():
             number, _, op = name.removeprefix(begin).partition("_")
-            if op == "c" and number.isdigit():
-                return self.layouts().get(int(number))
-        return None
+            if name.startswith(begin) and number.isdigit() and op in OPS:
+                found[int(number), op] = text
+        return found
 
     def install(self, table: str, position: int) -> Layout:
         """Makes a table have triggers that fit it; in a transaction.
@@ -167,16 +188,16 @@ class Triggers:
         query = f"SELECT max(layout) + 1 FROM {self._layouts}"
         (number,) = self._sql.execute(query).fetchone()
         layout = Layout(table, now.columns, number, before.root if before else number)
+        commands = [*self._commands(layout)]
+        layout = replace(layout, ops=OPS[: len(commands)])
         info = orjson.dumps(asdict(layout) | {"columns": [asdict(one) for one in layout.columns]})
         self._sql.execute(
             f"INSERT INTO {self._layouts} VALUES (?, ?, ?)", (number, table, info.decode())
         )
         self._widen(2 * len(layout.columns))
-        if before is not None:
-            for op in "cud?!":
-                name = quoted(f"{PREFIX}{self._name}_{before.number}_{op}")
-                self._sql.execute(f"DROP TRIGGER IF EXISTS {name}")
-        for command in self._commands(layout):
+        for old, op in self._of(table):
+            self._sql.execute(f"DROP TRIGGER {quoted(f'{PREFIX}{self._name}_{old}_{op}')}")
+        for command in commands:
             self._sql.execute(command)
         if before is not None:
             self._complete(before, layout, position)
