@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from tests.effort import rounds
@@ -18,7 +19,7 @@ from tests.effort import rounds
 from penstock.core.schema import Schema
 from penstock.errors import FencedError, UserError
 from penstock.sinks import Sink, from_address, iceberg
-from penstock.sinks._targets.contract import Rows
+from penstock.sinks._targets.contract import Batch, Rows
 from penstock.sinks._targets.lake.iceberg import matching
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
@@ -214,6 +215,24 @@ def test_sinks_create_a_directory_s_catalog_one_after_another(tmp_path, monkeypa
     for one in threads:
         one.join()
     assert not refused
+
+
+def test_a_sink_writes_on_while_its_rebuild_commits(tmp_path) -> None:
+    """To its branch of the same table; that it stands on an older commit is no error."""
+    rows = Rows("users", Schema.parse("id BIGINT NOT NULL"), ("id",))
+    none = rows.nothing()
+    live = iceberg(tmp_path, table="shop.users")
+    new = live.beside("one", rows)
+    live.open("one", rows)
+    new.open("one.rebuild", rows)
+    for at in range(3):
+        ids = pa.RecordBatch.from_pylist([{"id": at}], none.schema)
+        batch = Batch(ids, none, np.array([at]), np.zeros(0, np.int64), 0)
+        new.write(batch, {0: at + 1})
+        live.write(batch, {0: at + 1})
+    for one in (live, new):
+        one.close()
+    assert sorted(read(tmp_path)["id"].to_pylist()) == [0, 1, 2]
 
 
 def test_a_branch_of_another_sink_is_not_switched_to(tmp_path) -> None:

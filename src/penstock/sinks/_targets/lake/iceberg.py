@@ -48,6 +48,8 @@ OLD_BRANCH: Final = "penstock_old"
 LOCK_FILE: Final = ".penstock.lock"
 """In a directory with a catalog: locked by who creates the catalog, a namespace or a table."""
 RETRIES: Final = "commit.retry.num-retries"
+TRIES: Final = 3
+"""Of a commit, where others, such as a rebuild to its branch, commit as well."""
 PACE_S: Final = 5.0
 """The least time between commits while the sink follows: each one makes files."""
 
@@ -197,23 +199,37 @@ class IcebergTarget:
         self._offsets = {**self._offsets, **{str(p): o for p, o in offsets.items()}}
         if not len(batch):
             return  # offsets alone are written with the next changes: each commit makes files
-        try:
-            self._commit(plain_columns(batch.upserts), plain_columns(batch.deletes))
-        except self._conflict:
-            self._table.refresh()
-            state = self._state()
-            if state["epoch"] != self._epoch:
-                if state.get("switched") == state["epoch"]:
-                    raise replaced(self.table) from None
-                raise fenced(self.table, self._sink) from None
-            raise
+        for left in reversed(range(TRIES)):
+            try:
+                self._commit(plain_columns(batch.upserts), plain_columns(batch.deletes))
+            except self._conflict:
+                self._check_owner()
+                if not left:
+                    raise
+            else:
+                return
+
+    def _check_owner(self) -> None:
+        """Reads the table again, on which the next commit stands, unless it is another one's.
+
+        Raises:
+            FencedError: another process has taken over.
+            ConnectionError: a rebuild has put another snapshot in place.
+        """
+        self._table.refresh()
+        state = self._state()
+        if state.get("switched") == state["epoch"]:
+            raise replaced(self.table) from None
+        if state["epoch"] != self._epoch:
+            raise fenced(self.table, self._sink) from None
 
     def _commit(self, upserts: pa.Table, deletes: pa.Table) -> None:
         keys = list(self._rows.key)
         # A retry would stand on what another process has committed meanwhile.
         self._table.metadata.properties[RETRIES] = "0"
         state = orjson.dumps({"next": self._offsets, "epoch": self._epoch}).decode()
-        with self._table.transaction() as transaction:
+        transaction = self._table.transaction()
+        with self._conflicts(), transaction:
             changed = [t.select(keys) for t in (upserts, deletes) if keys and len(t)]
             if changed and self._branch in self._table.metadata.refs:
                 with warnings.catch_warnings():
@@ -221,6 +237,16 @@ class IcebergTarget:
                     transaction.delete(matching(pa.concat_tables(changed)), branch=self._branch)
             transaction.append(upserts, branch=self._branch)
             transaction.set_properties({self._property: state})
+
+    @contextlib.contextmanager
+    def _conflicts(self) -> Iterator[None]:
+        """A commit to another branch, such as a rebuild's, is a conflict that passes, too."""
+        try:
+            yield
+        except ValueError as error:  # it stands on an older number of the table's commits
+            if "sequence number" not in str(error):
+                raise
+            raise self._conflict(str(error)) from error
 
     def close(self) -> None:
         """Lets the catalog go."""
