@@ -108,11 +108,11 @@ class WindowedAggregate(Windowed):
         return watermark - self.spec.correct_us
 
     def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:
-        """See `Operator`: whether a window ends in (before, now], and somebody waits for that."""
+        """See `Operator`: whether a window goes, or ends in (before, now] and somebody waits for it."""
         [before], [now], window = before_us, now_us, self.spec.window
         if now == before:
             return False
-        if self.spec.changes and self._low(now) > self._low(before):
+        if self._low(now) > self._low(before):
             return True
         if not self.spec.closed:
             return False

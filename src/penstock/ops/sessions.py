@@ -168,10 +168,10 @@ class SessionAggregate(Windowed):
         return inputs_us[0]
 
     def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:
-        """See `Operator`: a session may end anywhere."""
+        """See `Operator`: a session may end, or go, anywhere."""
         if now_us[0] == before_us[0]:
             return False
-        return self.spec.closed or (self.spec.changes and self.spec.keep_us is not None)
+        return self.spec.closed or self.spec.keep_us is not None
 
     def empty(self, files: StateFiles) -> State:
         """The state before any row."""

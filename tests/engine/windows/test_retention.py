@@ -16,6 +16,7 @@ from tests.ops.test_aggregate import INPUT
 
 import penstock as ps
 from penstock.core.delta import EXPIRY, TIME
+from penstock.core.time import instant_us
 from penstock.ops import (
     NO_TIME,
     Aggregate,
@@ -144,3 +145,30 @@ def test_nothing_is_reported_without_retention() -> None:
     """Changes of a table that keeps everything have no further column."""
     spec = AggregateSpec(KEYS, Window("tumbling", 10, 10), CALLS, TIME, changes=True)
     assert EXPIRY not in Contract(WindowedAggregate(spec)).operator.schema.names
+
+
+@pytest.mark.parametrize("late", ["drop", "correct"])
+@pytest.mark.parametrize(
+    "window",
+    [ps.tumbling("1 minute"), ps.hopping("2 minutes", every="1 minute"), ps.session("20 seconds")],
+    ids=lambda window: window.kind,
+)
+def test_windows_go_though_nothing_follows(window: Window, late: Any) -> None:
+    """A view that nobody else reads forgets what it keeps no longer, not a batch later."""
+    app = ps.App("p")
+    rows = app.stream("t", "k STRING, at TIMESTAMP", time=ps.event_time("at"))
+    grouped = rows.window(window, keep="3 minutes", late=late).group_by("k")
+    app.view("counts", grouped.agg(n=ps.count()))
+    app.view("values", grouped.agg(ks=ps.collect("k", limit=1)))
+    run = ps.testing.run(app)
+    run.send("t", k="a", at="12:00:10")
+    run.send("t", k="a", at="12:03:20")
+    assert len(run.view("counts").rows()) == len(run.view("values").rows()) > 1
+    run.send("t", k="a", at="12:04:59")
+    newest = instant_us("2000-01-01T12:04:59Z")
+    for view in ("counts", "values"):
+        for row in run.view(view).rows():
+            assert row["window_end"].timestamp() * 1e6 > newest - 180e6
+    run.send("t", k="a", at="12:30:00")
+    for view in ("counts", "values"):
+        assert {row["window_end"].minute for row in run.view(view).rows()} <= {30, 31, 32}

@@ -70,8 +70,9 @@ class RevisedSessions(Windowed, Keeping):
         return _less(inputs_us[0], self.spec.correct_us)
 
     def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:
-        """See `Operator`: a session may end anywhere."""
-        return self.spec.closed and now_us[0] > before_us[0]
+        """See `Operator`: a session may end, or go, anywhere."""
+        waits = self.spec.closed or self.spec.keep_us is not None
+        return waits and now_us[0] > before_us[0]
 
     # -- rows on their way --------------------------------------------------------------------------
 
