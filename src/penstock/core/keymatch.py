@@ -1,4 +1,4 @@
-"""Whether records' keys are the text of a column.
+"""Records' keys as texts of a column's values, and whether they are such.
 
 Where a log is partitioned by a column, all rows of a group meet in one partition, and an aggregate needs no
 exchange. That rests on what producers do; so it is checked, record by record.
@@ -6,6 +6,7 @@ exchange. That rests on what producers do; so it is checked, record by record.
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ import pyarrow.compute as pc
 
 from penstock.core import vectors
 from penstock.core.kernels import instruction, njit, types
+from penstock.core.literals import interval_text, uuid_texts
+from penstock.core.schema import INTERVAL, UUID
 from penstock.core.vectors import Vector
 
 _BYTES = types.Array(types.uint8, 1, "C", readonly=True)
@@ -23,6 +26,36 @@ _U64 = np.uint64
 _ZEROS = np.uint64(0x3030303030303030)
 
 load64 = instruction("load64")
+
+
+def key_texts(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """What a record's key is where it is a value of this column; NULL stays NULL.
+
+    It is the text that JSON has for the value, such as base64 for bytes, but for instants, which have all
+    digits of a second, and floats, which have no `.0`.
+
+    Args:
+        column: of values that aren't nested.
+    """
+    found: Any = vectors.contiguous(column)
+    texts: Any
+    if found.type == UUID:
+        texts = uuid_texts(found)
+    elif pa.types.is_binary(found.type):
+        values = found.to_pylist()
+        texts = pa.array(
+            [None if one is None else base64.b64encode(one).decode() for one in values]
+        )
+    elif found.type == INTERVAL:
+        micros = found.cast(pa.int64()).to_pylist()
+        texts = pa.array([None if one is None else interval_text(one) for one in micros])
+    else:
+        texts = pc.cast(found, pa.string())
+        if vectors.is_float(found.type):
+            for text, name in (("inf", "Infinity"), ("-inf", "-Infinity"), ("nan", "NaN")):
+                texts = pc.if_else(pc.equal(texts, pa.scalar(text)), pa.scalar(name), texts)
+    made: pa.Array = texts.cast(pa.string())
+    return made
 
 
 def keys_match(buffer: np.ndarray, start: Vector, length: np.ndarray, column: pa.Array) -> Vector:
@@ -42,8 +75,7 @@ def keys_match(buffer: np.ndarray, start: Vector, length: np.ndarray, column: pa
     if pa.types.is_integer(column.type):
         _match_integers(buffer, start, length, vectors.codes(column), known, out)
     else:
-        texts = column if vectors.is_text(column.type) else pc.cast(column, pa.string())
-        _match_text(buffer, start, length, *vectors.text(texts), known, out)
+        _match_text(buffer, start, length, *vectors.text(key_texts(column)), known, out)
     return out
 
 

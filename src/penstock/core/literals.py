@@ -1,11 +1,15 @@
-"""Texts to decimals, times of day, UUIDs and intervals, and intervals to text, one at a time."""
+"""Texts to decimals, times of day, UUIDs and intervals, one at a time; UUIDs and intervals to text."""
 
 from __future__ import annotations
 
 import datetime as dt
 import re
 from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.core.time import DAY_US, SECOND_US
 
@@ -17,6 +21,7 @@ __all__ = [
     "time_of_text",
     "unscaled",
     "uuid_of",
+    "uuid_texts",
 ]
 
 TEXT_MAX: Final = 100
@@ -92,6 +97,21 @@ def uuid_of(text: str) -> bytes:
     if _UUID.fullmatch(text) is None:
         raise ValueError
     return bytes.fromhex(text.replace("-", ""))
+
+
+def uuid_texts(array: Any) -> Any:
+    """UUIDs as text: 32 digits, and hyphens; NULL stays NULL."""
+    data = array.cast(pa.binary()).fill_null(bytes(16))
+    digits = np.frombuffer(b"0123456789abcdef", np.uint8)
+    body = np.frombuffer(b"".join(data.to_pylist()), np.uint8).reshape(len(array), 16)
+    hexes = digits[np.stack([body >> 4, body & 15], axis=2)].reshape(len(array), 32)
+    text = np.full((len(array), 36), ord("-"), np.uint8)
+    for at, begin, end in ((0, 0, 8), (9, 8, 12), (14, 12, 16), (19, 16, 20), (24, 20, 32)):
+        text[:, at : at + end - begin] = hexes[:, begin:end]
+    kind: Any = pa.binary(36)
+    buffers: Any = [None, pa.py_buffer(text.tobytes())]
+    made = pa.Array.from_buffers(kind, len(array), buffers).cast(pa.binary())
+    return pc.if_else(array.is_valid(), made, None).cast(pa.large_string())
 
 
 def interval_of(text: str) -> dt.timedelta:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.core import keymatch
 from penstock.core.schema import Field, Schema
 from penstock.flow.graph import OutputNode
 from penstock.formats.avro import AvroEncoder, headed
@@ -76,7 +77,7 @@ def key_texts(names: Sequence[str], rows: pa.Table) -> pa.Array | None:
     if not names:
         return None
     if len(names) == 1:
-        return _array(pc.cast(rows.column(names[0]), pa.string()))
+        return keymatch.key_texts(rows.column(names[0]))
     return _array(encode_rows(rows.select(list(names))))
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.literals import interval_text
+from penstock.core.literals import interval_text, uuid_texts
 from penstock.core.schema import INTERVAL, TIME_OF_DAY, UUID
 from penstock.errors import LimitError, SchemaError, UserError
 from penstock.formats import _json_pieces as kernels
@@ -256,21 +256,6 @@ def _time_pieces(array: Any, name: str) -> _Pieces:
             f"{'days' if dates else 'microseconds'} since 1970"
         )
     return pieces
-
-
-def uuid_texts(array: Any) -> Any:
-    """UUIDs as text: 32 digits, and hyphens; NULL stays NULL."""
-    data = array.cast(pa.binary()).fill_null(bytes(16))
-    digits = np.frombuffer(b"0123456789abcdef", np.uint8)
-    body = np.frombuffer(b"".join(data.to_pylist()), np.uint8).reshape(len(array), 16)
-    hexes = digits[np.stack([body >> 4, body & 15], axis=2)].reshape(len(array), 32)
-    text = np.full((len(array), 36), ord("-"), np.uint8)
-    for at, begin, end in ((0, 0, 8), (9, 8, 12), (14, 12, 16), (19, 16, 20), (24, 20, 32)):
-        text[:, at : at + end - begin] = hexes[:, begin:end]
-    kind: Any = pa.binary(36)
-    buffers: Any = [None, pa.py_buffer(text.tobytes())]
-    made = pa.Array.from_buffers(kind, len(array), buffers).cast(pa.binary())
-    return pc.if_else(array.is_valid(), made, None).cast(pa.large_string())
 
 
 def _time_texts(array: Any) -> Any:

@@ -355,15 +355,26 @@ class ChangelogDecoder:
             none = np.zeros(0, np.int64)
             gathered.add(rows[valid], Decoded(batch, np.arange(len(batch)), none, []), deleted=True)
             return
-        in_quotes = pa.types.is_temporal(type_) or pa.types.is_fixed_size_binary(type_)
-        quote = b'"' if in_quotes else b""
-        head = b"{" + json.dumps(name).encode() + b":" + quote
-        parts: list[Any] = [head, texts, quote + b"}", b""]
+        head = b"{" + json.dumps(name).encode() + b":"
+        quote = _quotes(texts, type_)
+        parts: list[Any] = [head, quote, texts, quote, b"}", b""]
         made = cast("pa.Array", pc.binary_join_element_wise(*parts))
         offsets, data = vectors.text(made)
         decoded = self._keys.decode(data, offsets[:-1].astype(np.int64), np.diff(offsets))
         reasons = [f"{reason}, in the record's key" for reason in decoded.reasons]
         gathered.add(rows, replace(decoded, reasons=reasons), deleted=True)
+
+
+def _quotes(texts: pa.Array, type_: pa.DataType) -> Any:
+    """What stands around a key's text where it is a value in JSON, so that numbers stay such: binary[n]."""
+    whole = pa.array(np.zeros(len(texts), np.bool_))
+    if pa.types.is_binary(type_) or pa.types.is_fixed_size_binary(type_):
+        return pc.if_else(whole, b"", b'"')
+    if pa.types.is_temporal(type_):
+        return pc.if_else(pc.match_substring_regex(texts, "^-?[0-9]+$"), b"", b'"')
+    if pa.types.is_floating(type_):
+        return pc.if_else(pc.match_substring_regex(texts, "^-?[0-9]"), b"", b'"')
+    return pc.if_else(whole, b'"', b"")
 
 
 def _row_decoder(

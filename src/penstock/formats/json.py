@@ -42,7 +42,7 @@ from penstock.core.literals import unscaled
 from penstock.core.schema import Field, Schema, type_text
 from penstock.errors import LimitError
 from penstock.formats import _json_kernel as kernel
-from penstock.formats._json_encode import arrow_buffer, encode_rows, uuid_texts
+from penstock.formats._json_encode import arrow_buffer, encode_rows
 from penstock.formats._json_scan import DEPTH_MAX
 from penstock.formats._json_slow import BadRowError, RowReader
 from penstock.formats._json_text import PADDING, copy_text
@@ -55,7 +55,6 @@ __all__ = [
     "compiled",
     "encode_rows",
     "key_table",
-    "uuid_texts",
 ]
 
 STRING_BYTES_MAX: Final = 2**31 - 1  # of one string column: Arrow's offsets are 32 bits

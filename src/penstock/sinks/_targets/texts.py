@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from penstock.core.literals import uuid_texts
 from penstock.core.schema import INTERVAL, TIME_OF_DAY, UUID
-from penstock.formats.json import encode_rows, uuid_texts
+from penstock.formats.json import encode_rows
 
 __all__ = ["json_rows", "json_values", "key_texts", "plain_columns"]
 
