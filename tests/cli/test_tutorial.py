@@ -108,6 +108,15 @@ def test_the_tutorials_commands_and_a_broker_of_its_own(
         except AssertionError:
             return []  # no version yet
 
+    [test, *_] = [
+        code
+        for code in re.findall(r"```python\n(.*?)```", TUTORIAL, re.DOTALL)
+        if "def test" in code
+    ]
+    (tmp_path / "test_shop.py").write_text(test)
+    [run_test] = re.findall(r"`(python -m pytest .*?)`", TUTORIAL)
+    assert "1 passed" in shell(run_test.replace("python", sys.executable, 1))
+
     with running(tmp_path, "embedded", java_less):
         for line in sends:
             shell(line)

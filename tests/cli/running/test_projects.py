@@ -33,7 +33,9 @@ def project(penstock: Any, tmp_path: Path) -> Path:
 
 
 def test_a_new_project_passes_its_own_test(project: Path) -> None:
-    """Its test runs as its README says, and counts what its program computes."""
+    """Its test runs as its README says, whatever configures pytest in a folder above."""
+    above = '[tool.pytest.ini_options]\naddopts = ["--import-mode=importlib", "--no-such-option"]\n'
+    (project.parent / "pyproject.toml").write_text(above)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout

@@ -93,12 +93,15 @@ That click is older than the sample data, so it is late: it is in the topic NAME
 |---|---|
 | `NAME.py` | the pipeline |
 | `test_NAME.py` | its tests: `pip install pytest`, then `python -m pytest` |
+| `pytest.ini` | the settings of pytest |
 | `data/clicks.jsonl` | sample events of the half hour before this project was made |
 | `NAME.penstock/` | its log and state, once it has run. To start over, stop it and delete this directory |
 
 To run it without restarts on change: `penstock run NAME.py`.
 """
 
+PYTEST: Final = "[pytest]\n"
+"""So that the project's tests don't depend on the settings of a folder above, such as a checkout's."""
 IGNORED: Final = "*.penstock/\n__pycache__/\n.pytest_cache/\n"
 
 
@@ -141,6 +144,7 @@ def project(name: str, now_s: float) -> dict[str, str]:
         f"test_{name}.py": TEST,
         "README.md": README,
         ".gitignore": IGNORED,
+        "pytest.ini": PYTEST,
     }
     files = {path: text.replace("NAME", name) for path, text in texts.items()}
     return {**files, "data/clicks.jsonl": samples(now_s)}
