@@ -117,6 +117,15 @@ def test_every_request_is_on_the_page_on_http() -> None:
     assert listed == {one.replace(":path", "") for one in routes}
 
 
+def test_every_variable_is_on_the_page_on_configuration() -> None:
+    """Those that the source names, but for two that processes of Penstock set for others."""
+    page = (ROOT / "docs" / "reference" / "configuration.md").read_text()
+    source = "".join(one.read_text() for one in (ROOT / "src" / "penstock").rglob("*.py"))
+    known = set(re.findall(r"\bPENSTOCK(?:_[A-Z]+)+\b", source))
+    listed = set(re.findall(r"\bPENSTOCK(?:_[A-Z]+)+\b", page))
+    assert listed == known - {"PENSTOCK_STANDBY", "PENSTOCK_RELOADED"}
+
+
 def test_every_metric_is_on_the_page_on_metrics() -> None:
     """Those of a broker and those of a pipeline, and none that isn't there."""
     page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
