@@ -262,8 +262,9 @@ def _quiet(facts: Facts) -> Health:
         reason = (
             "The views have what the log holds. No event has come since the pipeline was started."
         )
+    example = f"penstock produce {facts.topics[0]}" if facts.topics else "penstock produce"
     return Health(
-        State.WAITING, since_us, reason, f"Events go to {topics}, at {facts.log}: penstock produce"
+        State.WAITING, since_us, reason, f"Send events to {topics} at {facts.log}: {example}"
     )
 
 

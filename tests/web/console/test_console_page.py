@@ -12,13 +12,17 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from tests.patience import wait_until
 from tests.web.browsing import WIDTHS, chromium, visit
 from tests.web.logs import Log, filled_log, write_connections, write_letters
+from tests.web.pipelines import Pipeline
 
 import penstock as ps
 from penstock.broker.process import BrokerProcess
+from penstock.client import Client, Producer
 from penstock.engine.savepoints import create_savepoint
 from penstock.errors import SetupError
 from penstock.web import Console, Server
@@ -123,6 +127,8 @@ def test_a_record_is_found_and_opened(browser: Any, served: Any) -> None:
         page.fill("input[type=search]", "k77")
         page.get_by_role("button", name="Show", exact=True).click()
         records(page, 1)
+        heads = page.locator(".records th").all_inner_texts()
+        assert heads == ["time UTC", "partition", "offset", "key", "value"]
         page.locator("button.open").click()
         page.wait_for_selector(".whole pre")
         assert '"id": 77' in page.inner_text(".whole")
@@ -130,6 +136,75 @@ def test_a_record_is_found_and_opened(browser: Any, served: Any) -> None:
         assert page.url.endswith("#/topics/clicks?search=k77")
         page.reload()
         records(page, 1)
+
+
+def test_a_long_list_keeps_its_place(browser: Any, served: Any, log: Log) -> None:
+    """It is drawn anew, and is where it was: scrolled, found and sorted; the address has what was found."""
+    with Client(log.address) as client:
+        for n in range(60):
+            client.create_topic(f"many-{n:02}", exists_ok=True)
+    with visit(browser, f"{served.url}/#/topics") as page:
+        page.wait_for_selector("text=many-59")
+        place = "document.querySelector('#console .scroll').scrollTop"
+        page.evaluate(f"{place} = 400")
+        with Client(log.address) as client:
+            client.create_topic("many-60")
+        page.wait_for_selector("text=many-60")
+        assert page.evaluate(place) == 400
+        page.get_by_role("searchbox", name="find topics").fill("many-5")
+        names = page.locator("#console td a")
+        wait_until(lambda: page.wait_for_timeout(20) or names.count() == 10, "ten topics")
+        assert "10 of " in page.inner_text("#console .hint")
+        page.get_by_role("searchbox", name="find topics").fill("nothing has this")
+        page.wait_for_selector("#console .empty")
+        page.get_by_role("searchbox", name="find topics").fill("")
+        page.get_by_role("link", name="records", exact=True).click()
+        page.wait_for_selector("th[aria-sort=descending]")
+        assert names.first.inner_text() == "clicks"
+        assert page.url.endswith("#/topics?sort=-records")
+        page.goto(f"{served.url}/#/topics?find=many-1&sort=-name")
+        wait_until(lambda: page.wait_for_timeout(20) or names.count() == 10, "ten topics")
+        assert names.first.inner_text() == "many-19"
+
+
+def test_nothing_in_a_value_is_hidden(browser: Any, served: Any, log: Log) -> None:
+    """Control characters and those that turn a text around are signs; an empty value isn't a missing one."""
+    values = [b"a\x00b", "pay\u202eeno".encode(), b"", None, b"line one\nline two"]
+    with Client(log.address) as client, Producer(log.address, acks="all") as producer:
+        client.create_topic("hostile", 1, {"retention.ms": "-1"})
+        times = np.full(len(values), FIRST_US // 1_000, np.int64)
+        producer.send("hostile", 0, None, pa.array(values, pa.binary()), times)
+    with visit(browser, f"{served.url}/#/topics/hostile?from=oldest") as page:
+        records(page, len(values))
+        cells = page.locator(".records td:nth-child(5)").all_inner_texts()
+        assert cells == ["a⟨U+0000⟩b", "pay⟨U+202E⟩eno", "(empty)", "null", "line one↵line two"]
+        assert page.locator("button.open").first.inner_text() == "2026-01-01 00:00:00"
+        page.locator("button.open").last.click()
+        assert page.inner_text(".whole pre") == "line one\nline two"
+
+
+def test_a_telephone_shows_values_without_scrolling(browser: Any, served: Any) -> None:
+    """Key and value of a record are within the window; so is the name of the page that one is on."""
+    with visit(browser, f"{served.url}/#/topics/clicks", width=390) as page:
+        records(page, 50)
+        boxes = page.locator(".records tr:not([hidden]) td:nth-child(5)")
+        assert boxes.count() == 50
+        assert not page.is_visible(".records th")
+        assert all(
+            (box := one.bounding_box()) and box["x"] + box["width"] <= 390 for one in boxes.all()
+        )
+        page.goto(f"{served.url}/#/letters")
+        page.wait_for_selector("nav a[aria-current] >> text=Dead letters")
+        box = page.locator("nav a[aria-current]").bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 390
+
+
+def test_a_topic_names_the_groups_that_read_it(browser: Any, served: Any) -> None:
+    """Each leads to its lag."""
+    with visit(browser, f"{served.url}/#/topics/clicks") as page:
+        page.get_by_role("table", name="Groups").get_by_role("link", name="audit").click()
+        page.wait_for_selector("text=time left")
 
 
 def test_sizes_of_topics_have_units(browser: Any, served: Any) -> None:
@@ -342,5 +417,20 @@ def test_a_pipelines_topics_lead_to_their_records(
             page.get_by_role("link", name="Pipeline").click()
             page.wait_for_selector("#pipeline .card .chart svg")
             assert not page.is_visible("#console")
+    finally:
+        server.close()
+
+
+def test_counts_of_dead_letters_lead_to_them(browser: Any, log: Log, views: Any) -> None:
+    """From the tile and from the topic's row, by click or keyboard."""
+    pipeline = Pipeline(version=7, rows=1_000, late=40, dead=45)
+    server = Server(views, pipeline.board.status, console=Console(lambda: log.address))
+    try:
+        with visit(browser, server.url) as page:
+            for place in (".tile", "#topics"):
+                page.locator(f"{place} a[href='#/letters']").first.press("Enter")
+                page.wait_for_selector("#console td.reason")
+                page.get_by_role("link", name="Pipeline").click()
+                page.wait_for_selector("#pipeline:not([hidden])")
     finally:
         server.close()

@@ -157,9 +157,7 @@ def _page(
     look: _Look, wanted: Wanted, begin: Mapping[int, int], end: Mapping[int, int]
 ) -> dict[str, Any]:
     """The records to show in their order, and where the next page begins."""
-    order = sorted(look.found, key=lambda one: (one["ms"], one["partition"], one["offset"]))
-    if wanted.newest:
-        order.reverse()
+    order = _in_order(look.found, newest=wanted.newest)
     shown, left = order[: wanted.limit], order[wanted.limit :]
     following = {p: end[p] if wanted.newest else begin[p] for p in begin}
     for one in left:  # read, and not shown: the next page has them
@@ -175,6 +173,21 @@ def _page(
         "scanned": look.scanned,
         "damaged": look.damaged,
     }
+
+
+def _in_order(found: list[dict[str, Any]], *, newest: bool) -> list[dict[str, Any]]:
+    """Partitions merged by time; the records of each stay in the order of their offsets.
+
+    Times in a partition may go back. A record counts as no earlier than one before it (newest first: as no
+    later), so that what is left for the next page always begins at one offset of each partition.
+    """
+    at_ms: dict[int, int] = {}
+    keyed = []
+    for one in sorted(found, key=lambda one: one["offset"], reverse=newest):
+        p, ms = one["partition"], one["ms"]
+        at_ms[p] = (min if newest else max)(at_ms.get(p, ms), ms)
+        keyed.append(((at_ms[p], p, one["offset"]), one))
+    return [one for _, one in sorted(keyed, key=lambda pair: pair[0], reverse=newest)]
 
 
 def _record(

@@ -6,7 +6,7 @@ import { about } from "./console.js";
 import * as graph from "./graph.js";
 import { filesOf, readPlace, rememberPlace } from "./place.js";
 import { circuit, percent, stateOf, troubles } from "./states.js";
-import { count, duration, elapsed, exact, instant, moment, number } from "./format.js";
+import { count, duration, elapsed, exact, instant, moment, number, visible } from "./format.js";
 
 const REFRESH_MS = 1000; // views are asked for at most this often
 const SILENCE_MS = 7000; // no event for so long (the server sends one every 2 s): it is gone
@@ -126,15 +126,20 @@ const TILES = [
   ["lag (waiting records)", (s) => number(s.lag), 3],
   ["watermark delay", (s) => duration(s.watermark_delay_ms), 4],
   ["time of the last batch", (s) => duration(s.batch_ms), 1],
-  ["late events, total", (s) => count(s.late_rows), 5, (s) => (s.late_rows ? "warn" : "")],
-  ["unusable records, total", (s) => count(s.unusable_rows), 6, (s) => (s.unusable_rows ? "bad" : "")],
+  ["late events, total", (s) => count(s.late_rows), 5, (s) => (s.late_rows ? "warn" : ""), "late"],
+  ["unusable records, total", (s) => count(s.unusable_rows), 6, (s) => (s.unusable_rows ? "bad" : ""), "unusable"],
 ];
 
+// Counts of records that became dead letters lead to these.
 function tiles() {
-  $("tiles").replaceChildren(...TILES.map(([name, text, column, mood]) => html("div", { className: "tile" },
+  $("tiles").replaceChildren(...TILES.map(([name, text, column, mood, letters]) => html("div", { className: "tile" },
     html("div", { className: "name", textContent: name }),
-    html("div", { className: `value ${mood ? mood(state.status) : ""}`, textContent: text(state.status) }),
+    html("div", { className: `value ${mood ? mood(state.status) : ""}` }, letters ? lettersOf(text(state.status), state.status[`${letters}_rows`]) : text(state.status)),
     spark(state.history.map((p) => p[column])))));
+}
+
+function lettersOf(text, some) {
+  return some && !$("nav").hidden ? html("a", { textContent: text, href: "#/letters", title: "dead letters by reason" }) : text;
 }
 
 // Who holds a watermark back, and since when it has come no further.
@@ -149,8 +154,8 @@ function topics() {
   const head = html("tr", {}, ...names.map((n) => html("th", { textContent: n, className: ["topic", "watermark UTC", "held by"].includes(n) ? "" : "number" })));
   const rows = sources.map(([name, s]) => html("tr", {},
     html("td", {}, $("nav").hidden ? name : html("a", { textContent: name, href: `#/topics/${encodeURIComponent(name)}` })),
-    ...[number(s.rows_per_s), count(s.rows), count(s.lag), count(s.late_rows), count(s.unusable_rows), count(s.lost_rows)]
-      .map((t) => html("td", { textContent: t, className: "number" })),
+    ...[number(s.rows_per_s), count(s.rows), count(s.lag), lettersOf(count(s.late_rows), s.late_rows), lettersOf(count(s.unusable_rows), s.unusable_rows), count(s.lost_rows)]
+      .map((t) => html("td", { className: "number" }, t)),
     html("td", { textContent: s.watermark_us === null ? "–" : instant(s.watermark_us / 1000) }),
     html("td", { textContent: duration(s.watermark_delay_ms), className: "number" }),
     html("td", { textContent: holder(s) })));
@@ -372,7 +377,7 @@ class Card {
     this.legend.replaceChildren(...data.series.map((s, i) => {
       const mark = html("span", { className: "mark" });
       mark.style.background = color(i);
-      return html("li", { title: s.key || data.measure }, mark, html("span", { textContent: s.key || data.measure }));
+      return html("li", { title: visible(s.key || data.measure) }, mark, html("span", { textContent: visible(s.key || data.measure) }));
     }));
   }
 }

@@ -1,6 +1,6 @@
 // Line charts and sparklines, drawn as SVG by hand.
 
-import { clock, instant, unit } from "./format.js";
+import { clock, instant, unit, visible } from "./format.js";
 
 const NS = "http://www.w3.org/2000/svg";
 
@@ -74,7 +74,8 @@ export function draw(box, data, openAfter) {
   const left = 12 + 6.6 * Math.max(...labels.map((l) => l.length)), right = width - 8, top = 8, bottom = height - 22;
   const first = starts[0], last = starts[starts.length - 1], span = last - first;
   const every = data.every_ms;
-  const x = (t) => (span ? left + ((t - first) / span) * (right - left) : (left + right) / 2);
+  const inset = 6; // the first and the last point are whole, and clear of the axis
+  const x = (t) => (span ? left + inset + ((t - first) / span) * (right - left - 2 * inset) : (left + right) / 2);
   const y = (v) => bottom - ((v - low) / (high - low)) * (bottom - top);
 
   const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img" });
@@ -129,7 +130,7 @@ function hover(box, chart) {
       ...rows.map(([s, i]) => {
         const mark = html("span", { className: "mark" });
         mark.style.background = color(i);
-        return html("div", {}, mark, html("span", { textContent: s.key || data.measure }),
+        return html("div", {}, mark, html("span", { textContent: visible(s.key || data.measure) }),
           html("span", { textContent: unit(data.measure)(s.values[best]) }));
       }));
     tip.hidden = false;

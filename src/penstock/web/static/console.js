@@ -2,7 +2,8 @@
 // (#/topics/clicks?from=oldest), so that a link leads to it. Everything is asked of the log anew.
 
 import { html } from "./chart.js";
-import { bytes, count, duration, number } from "./format.js";
+import { bytes, count, duration, number, visible } from "./format.js";
+import { arranged, finder, swap } from "./lists.js";
 import { circuit, percent, stateOf, troubles } from "./states.js";
 
 const REFRESH_MS = 5000; // between two looks at a list
@@ -42,19 +43,23 @@ function route() {
   for (const link of $("nav").querySelectorAll("a")) {
     if (link.hash.slice(2) === known) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
   }
+  const bar = $("nav"), here = bar.querySelector("[aria-current]"); // on a telephone, not all fit
+  bar.scrollLeft = here ? here.offsetLeft - (bar.clientWidth - here.offsetWidth) / 2 : 0;
   $("pipeline").hidden = known !== "";
   $("console").hidden = known === "";
   clearTimeout(state.timer);
   if (known === "") { window.dispatchEvent(new Event("resize")); return; }
   const name = rest.map(decodeURIComponent).join("/");
-  show(name && PAGES[known][1] ? () => PAGES[known][1](name, new URLSearchParams(query)) : PAGES[known][0], !name);
+  show(name && PAGES[known][1] ? () => PAGES[known][1](name, new URLSearchParams(query)) : PAGES[known][0], !name || !PAGES[known][1]);
 }
 
-// Draws a page; `repeats` draws it again and again, unless somebody is within it.
+// Draws a page; `repeats` draws it again and again, unless somebody is selecting text in it. A list that is only
+// sorted or searched stays until it is drawn anew.
 async function show(draw, repeats) {
   const turn = ++state.turn;
   const box = $("console");
-  if (!box.dataset.page || box.dataset.page !== location.hash) box.replaceChildren(hint("loading…"));
+  const path = (hash) => (repeats ? hash.split("?")[0] : hash);
+  if (!box.dataset.page || path(box.dataset.page) !== path(location.hash)) box.replaceChildren(hint("loading…"));
   box.dataset.page = location.hash;
   box.setAttribute("aria-busy", "true");
   let parts;
@@ -64,7 +69,9 @@ async function show(draw, repeats) {
     parts = [html("p", { className: "error", role: "alert", textContent: error.message }), button("Try again", () => show(draw, repeats))];
   }
   if (turn !== state.turn) return;
-  if (!repeats || !box.contains(document.activeElement)) box.replaceChildren(...parts.filter(Boolean));
+  const marked = document.getSelection();
+  const isSelecting = repeats && marked && !marked.isCollapsed && box.contains(marked.anchorNode);
+  if (!isSelecting) swap(box, parts.filter(Boolean));
   box.removeAttribute("aria-busy");
   clearTimeout(state.timer);
   if (repeats) state.timer = setTimeout(() => { if (!document.hidden) show(draw, true); else state.timer = setTimeout(route, REFRESH_MS); }, REFRESH_MS);
@@ -77,7 +84,7 @@ const empty = (...parts) => html("p", { className: "empty" }, ...parts);
 const code = (text) => html("code", { textContent: text });
 const link = (text, ...path) => html("a", { textContent: text, href: `#/${path.map(encodeURIComponent).join("/")}` });
 const title = (text, ...beside) => html("div", { className: "bar" }, html("h2", { textContent: text }), html("span", { className: "tools" }, ...beside));
-const time = (text) => String(text).replace("T", " ").replace(/Z$/, "");
+const time = (text) => String(text).replace("T", " ").replace(/Z$/, "").replace(/(\.\d{3})\d+$/, "$1"); // the log's times are whole ms
 
 function button(text, act, className = "") {
   const made = html("button", { type: "button", textContent: text, className });
@@ -85,35 +92,53 @@ function button(text, act, className = "") {
   return made;
 }
 
-// A table. Heads that begin with # are of numbers; cells are texts or nodes.
-function table(label, heads, rows) {
+// A table. Heads that begin with # are of numbers, and may be links that sort; cells are texts or nodes.
+function table(label, titles, rows) {
+  const heads = titles.map((one) => (typeof one === "string" ? one : one.text));
   const numbers = heads.map((h) => h.startsWith("#"));
-  const head = html("tr", {}, ...heads.map((h, i) => html("th", { textContent: h.replace("#", ""), className: numbers[i] ? "number" : "", scope: "col" })));
+  const head = html("tr", {}, ...titles.map((one, i) => {
+    const isText = typeof one === "string";
+    const th = html("th", { className: numbers[i] ? "number" : "", scope: "col" }, isText ? one.replace("#", "") : one.link);
+    if (!isText && one.now) th.setAttribute("aria-sort", one.now);
+    return th;
+  }));
   const body = rows.map((row) => (row instanceof Node ? row : html("tr", {}, ...row.map((cell, i) => {
     const text = cell === null || cell === undefined ? "–" : cell;
     return html("td", { className: numbers[i] ? "number" : heads[i] === "reason" ? "reason" : "", title: typeof text === "string" ? text : "" }, text);
   }))));
   const made = html("table", { className: "list" }, head, ...body);
-  made.setAttribute("aria-label", label);
+  made.setAttribute("aria-label", label); // style.css knows some by it
   return html("div", { className: "scroll tall" }, made);
 }
 
 // ---- topics
 
+const present = () => new URLSearchParams(location.hash.split("?")[1] || "");
+
 async function topics() {
   const found = (await ask("topics")).topics;
   const internal = (name) => /\.(dead-letters|ledger|files)$/.test(name);
-  const rows = [...found].sort((a, b) => internal(a.name) - internal(b.name) || a.name.localeCompare(b.name))
-    .map((t) => [link(t.name, "topics", t.name), count(t.partitions), count(t.records), bytes(t.bytes)]);
+  found.sort((a, b) => internal(a.name) - internal(b.name) || a.name.localeCompare(b.name));
+  return list("Topics", found, [["topic", "name"], ["#partitions", "partitions"], ["#records", "records"], ["#size", "bytes"]],
+    (t) => [link(t.name, "topics", t.name), count(t.partitions), count(t.records), bytes(t.bytes)], topics,
+    `${state.about.log ?? ""}, ${found.length} topics`,
+    empty("There are no topics. Send a first event: ", code('echo \'{"user": "ann"}\' | penstock produce clicks --create')));
+}
+
+// A list with a box that finds, and columns that sort.
+function list(label, items, columns, row, draw, said, nothing) {
+  if (!items.length) return [title(label, hint(said)), nothing];
+  const { shown, heads } = arranged(items, columns, present());
+  const find = finder(`find ${label.toLowerCase()}`, () => show(draw, true));
   return [
-    title("Topics", hint(`${state.about.log ?? ""}, ${found.length} topics`)),
-    rows.length ? table("Topics", ["topic", "#partitions", "#records", "#size"], rows)
-      : empty("There are no topics. Send a first event: ", code('echo \'{"user": "ann"}\' | penstock produce clicks --create')),
+    title(label, find, hint(shown.length < items.length ? `${count(shown.length)} of ${said}` : said)),
+    shown.length ? table(label, heads, shown.map(row)) : empty(`None of the ${count(items.length)} has this text in its name.`),
   ];
 }
 
 async function topic(name, query) {
-  const about = await ask(`topics/${encodeURIComponent(name)}`);
+  const [about, groups] = await Promise.all([ask(`topics/${encodeURIComponent(name)}`), ask("groups").then((one) => one.groups, () => null)]);
+  const readers = (groups ?? []).filter((g) => g.topics.includes(name));
   const list = html("div", { className: "records" });
   const form = search(about, query, (chosen) => records(name, chosen, list));
   const parts = about.partitions.map((p) => [String(p.partition), count(p.first), count(p.next), count(p.records), bytes(p.bytes)]);
@@ -123,8 +148,12 @@ async function topic(name, query) {
   return [
     title(name, link("all topics", "topics")),
     form, list,
+    title("Groups"),
+    readers.length ? table("Groups", ["group", "type", "state", "#lag"], readers.map((g) => [link(g.name, "groups", g.name), g.kind, g.state, count(g.lag)]))
+      : hint(groups === null ? "The groups can't be read now." : "No consumer or share group has read this topic. A pipeline keeps its offsets in its own versions."),
+    readers.length ? hint("Lag: over all topics of the group.") : null,
     title("Partitions"),
-    table("Partitions", ["#partition", "#first offset", "#next offset", "#records", "#size"], parts),
+    table("Partitions", ["partition", "#first offset", "#next offset", "#records", "#size"], parts),
     title("Configs"),
     own.length ? configs(own) : hint("All configs have their defaults."),
     html("details", {}, html("summary", { textContent: `all ${about.configs.length} configs` }), configs(about.configs)),
@@ -188,6 +217,7 @@ async function records(name, query, list, positions = "", before = []) {
   } finally {
     list.removeAttribute("aria-busy");
   }
+  for (const one of page.records) one.topic = name;
   const all = [...before, ...page.records];
   const next = Object.entries(page.next).map(([p, offset]) => `${p}:${offset}`).join();
   const rows = all.flatMap((one) => row(one));
@@ -210,24 +240,27 @@ function row(one) {
   open.setAttribute("aria-expanded", "false");
   const cells = [open, String(one.partition), String(one.offset), brief(one.key), brief(one.value)];
   const more = html("tr", { hidden: true });
-  return [html("tr", {}, ...cells.map((cell, i) => html("td", { className: i === 1 || i === 2 ? "number" : one[["", "", "", "key", "value"][i]] === null ? "null" : "" }, cell))), more];
+  return [html("tr", {}, ...cells.map((cell, i) => html("td", { className: i === 1 || i === 2 ? "number" : i > 2 && isNothing(i === 3 ? one.key : one.value) ? "null" : "" }, cell))), more];
 }
 
-const brief = (field) => (field === null ? "null" : field.text.length > 160 ? `${field.text.slice(0, 160)}…` : field.text);
+// A field in one line. Nothing and an empty text are told apart, and no text turns the line around.
+const brief = (field) => (field === null ? "null" : field.text === "" ? "(empty)" : visible(field.text.length > 160 ? `${field.text.slice(0, 160)}…` : field.text));
+const isNothing = (field) => field === null || field.text === "";
 
 function whole(one) {
   const headers = one.headers.map(([name, value]) => [name, brief(value)]);
   return html("div", { className: "whole" },
-    one.key !== null && html("div", {}, html("h3", { textContent: "key" }), pre(one.key)),
-    html("div", {}, html("h3", { textContent: one.value && one.value.form === "avro" ? "value (Avro)" : "value" }), one.value === null ? hint("null: a tombstone") : pre(one.value)),
+    one.key !== null && html("div", {}, html("h3", { textContent: "key" }), pre(one.key, one)),
+    html("div", {}, html("h3", { textContent: one.value && one.value.form === "avro" ? "value (Avro)" : "value" }), one.value === null ? hint("null: a tombstone") : pre(one.value, one)),
     headers.length ? html("div", {}, html("h3", { textContent: "headers" }), table("Headers", ["name", "value"], headers)) : hint("no headers"));
 }
 
-function pre(field) {
-  let text = field.text;
+function pre(field, record) {
+  let text = field.text || "(empty)";
   try { if (field.form !== "hex" && !unsafe(text)) text = JSON.stringify(JSON.parse(text), null, 2); } catch { /* it is no JSON */ }
-  const cut = field.bytes ? `\n… of ${bytes(field.bytes)} in all: penstock consume has the rest` : "";
-  return html("pre", { textContent: text + cut, tabIndex: 0 });
+  const rest = record && record.topic ? `penstock consume ${record.topic} -p ${record.partition} --from ${record.offset} -n 1` : "penstock consume";
+  const cut = field.bytes ? `\n… of ${bytes(field.bytes)} in all; the rest: ${rest}` : "";
+  return html("pre", { textContent: visible(text, true) + cut, tabIndex: 0 });
 }
 
 // Numbers that JavaScript would round are shown as they were sent.
@@ -245,13 +278,11 @@ function save(name, all) {
 
 async function groups() {
   const found = (await ask("groups")).groups;
-  const rows = found.map((g) => [link(g.name, "groups", g.name), g.kind, g.state, g.topics.join(", "), count(g.lag), count(g.lost)]);
-  return [
-    title("Groups", hint(`${found.length} consumer and share groups`)),
-    rows.length ? table("Groups", ["group", "type", "state", "topics", "#lag", "#lost"], rows)
-      : empty("There are no groups. Start a first consumer: ", code("penstock consume clicks --group audit")),
-    rows.length ? hint("Lag: records that the group has not read yet; for a share group, records that are not settled. Lost: retention removed them before they were read.") : null,
-  ];
+  const shown = list("Groups", found, [["group", "name"], ["type", "kind"], ["state", "state"], ["topics", ""], ["#lag", "lag"], ["#lost", "lost"]],
+    (g) => [link(g.name, "groups", g.name), g.kind, g.state, g.topics.join(", "), count(g.lag), count(g.lost)], groups,
+    `${count(found.length)} consumer and share groups`,
+    empty("There are no groups. Start a first consumer: ", code("penstock consume clicks --group audit")));
+  return [...shown, found.length ? hint("Lag: records that the group has not read yet; for a share group, records that are not settled. Lost: retention removed them before they were read.") : null];
 }
 
 async function group(name) {
@@ -262,7 +293,7 @@ async function group(name) {
   return [
     title(name, link("all groups", "groups")),
     hint(`${found.kind} group, ${found.state.toLowerCase()}, ${found.members_count ?? members.length} members`),
-    rows.length ? table("Positions", ["topic", "#partition", "#committed", "#end", "#lag", "#lost", "#time left"], rows) : empty("The group has committed no offsets."),
+    rows.length ? table("Positions", ["topic", "partition", "#committed", "#end", "#lag", "#lost", "#time left"], rows) : empty("The group has committed no offsets."),
     hint("Time left: until retention deletes records that the group has not read."),
     members.length ? title("Members") : null,
     members.length ? table("Members", ["client", "host", "id"], members) : null,

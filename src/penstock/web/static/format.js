@@ -29,7 +29,16 @@ export function bytes(value) {
 // A value of a table with all its digits. The server sends as text what a JavaScript number would round.
 export function exact(value, kind) {
   if (value === null) return "NULL";
-  return kind === "time" ? String(value).replace("T", " ").replace(/Z$/, "") : String(value);
+  return kind === "time" ? String(value).replace("T", " ").replace(/Z$/, "") : visible(String(value));
+}
+
+// A text in which nothing is hidden: line ends and tabs as arrows, control characters and those that turn or hide the
+// text after them by number (⟨U+202E⟩). `lines` keeps line ends and tabs.
+export function visible(text, lines = false) {
+  return text.replace(/[\u0000-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, (sign) => {
+    if (sign === "\n" || sign === "\t") return lines ? sign : sign === "\n" ? "↵" : "⇥";
+    return `⟨U+${sign.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`;
+  });
 }
 
 function trim(value) {
