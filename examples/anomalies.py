@@ -4,9 +4,9 @@
     zcat nab_metrics.csv.gz | python examples/anomalies.py - | penstock produce readings
     penstock query anomalies "SELECT series, count(*) AS n FROM alarms GROUP BY series ORDER BY n DESC"
 
-A value raises an alarm if it lies more than so many deviations from the mean of its series' last day,
-itself included, once the day has enough values. Values count in the order of their time. Alarms of a
-series with less than six hours between them are one.
+A value raises an alarm if it is too many deviations away from the mean of its series' last day, which
+includes the value, once the day has enough values. Values count in the order of their time. Alarms of a
+series with less than six hours between them are one alarm.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def pipeline(directory: str = "anomalies.penstock", log: str | None = None) -> p
         "series STRING NOT NULL, value DOUBLE NOT NULL, at TIMESTAMP NOT NULL",
         time=ps.event_time("at", lateness="1 hour"),
     )
-    beside = (
+    compared = (
         readings.window(ps.sliding("1 day"))
         .group_by("series")
         .agg(mean=ps.avg("value"), deviation=ps.stddev("value"), seen=ps.count())
     )
-    unusual = beside.where(
+    unusual = compared.where(
         f"seen >= {ENOUGH} AND abs(value - mean) > {DEVIATIONS} * deviation"
     ).select("series", "at", "value", "mean", "deviation")
     unusual.to("unusual")

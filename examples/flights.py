@@ -6,9 +6,9 @@
     python examples/flights.py flights.csv.gz departed | penstock produce departed
     penstock query flights "SELECT * FROM turnarounds ORDER BY departures DESC LIMIT 10"
 
-The file is the on-time performance data of the US Department of Transportation. A departure meets its
-schedule within a day; a flight that has none was cancelled, which is known when the day has passed. And a
-departure meets what its aircraft did last *as of the departure*: when it arrived, and how late.
+The file is the on-time performance data of the US Department of Transportation. A departure is joined with
+its schedule within a day. A flight without a departure was cancelled, which is known when the day has passed.
+A departure is also joined with its aircraft's last arrival *as of the departure*: when, and how late.
 
 The file's times are those of the clocks at each airport. `records` finds how far these are apart from the
 flights themselves (a schedule says when a flight leaves, when it arrives, and how long it takes), and gives
@@ -26,7 +26,7 @@ import orjson
 import penstock as ps
 
 LATENESS = "2 days"
-"""How far a departure or an arrival may lie behind the newest."""
+"""How far a departure or an arrival may be behind the newest one."""
 WITHIN = ("2 hours", "1 day")
 """A flight leaves at most so much before its time, and at most so much after it."""
 

@@ -6,7 +6,7 @@
     penstock query searches "SELECT query, clicks, seconds FROM per_query"
 
 A click belongs to the search that it names, if it comes within ten minutes. A search without a click is
-known as such when the clicks' watermark has passed these: what comes later counts for nothing.
+reported when the clicks' watermark has passed these ten minutes. Later clicks don't count.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
     penstock query timelines "SELECT follower, text FROM timelines ORDER BY posted DESC"
 
 Kept up to date change by change, as in *Designing Data-Intensive Applications*, chapter "Stream Processing":
-a post is put into the timeline of each of its sender's followers, and taken out when it is deleted; who
-follows sees the older posts at once, who unfollows sees none.
+a post appears in the timeline of each of its sender's followers, and disappears when it is deleted. A new
+follower sees the older posts at once. A user who unfollows sees none.
 """
 
 from __future__ import annotations

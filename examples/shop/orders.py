@@ -1,4 +1,4 @@
-"""What the shop writes to PostgreSQL: its tables, and orders, prices and cancellations that go on."""
+"""What the shop writes to PostgreSQL: its tables, and a stream of orders, prices and cancellations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import psycopg
 
 QUIET = 7301
-"""The advisory lock that a transaction of the shop shares; whoever holds it alone sees no changes."""
+"""The advisory lock that a transaction of the shop shares; a process that holds it alone sees no changes."""
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS customers (id serial PRIMARY KEY, name text NOT NULL, city text NOT NULL);
 CREATE TABLE IF NOT EXISTS products (
