@@ -69,7 +69,13 @@ class Program:
 
 
 class Balances(Pipeline):
-    """The pipeline."""
+    """The pipeline.
+
+    Attributes:
+        feeds: what it waits for, and must not have ended.
+    """
+
+    feeds: tuple[Program, ...] = ()
 
     def wait_for(self, ends: Any = None) -> None:
         """Waits for a version beyond the newest one there is, or the next one's end."""
@@ -79,6 +85,8 @@ class Balances(Pipeline):
     def version(self) -> int:
         """The newest committed one; 0 where there is none."""
         assert self.process.poll() is None, self.told()
+        for one in self.feeds:
+            one.check()
         with contextlib.suppress(QueryError):
             return Views(Path(self.state) / "balances.penstock").version
         return 0
@@ -100,6 +108,7 @@ class Chain:
         self.capture = Program("capture", folder, self.broker.address)
         self.sinks = Program("sinks", folder, self.broker.address)
         self.pipeline = Balances("balances", folder, self.broker.address, program=PROGRAMS)
+        self.pipeline.feeds = (self.capture,)
 
     def kill(self, victim: str) -> None:
         """Kills one of those who take part, and starts it again where nobody else does."""
