@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -216,6 +217,47 @@ def test_a_target_has_what_the_changes_before_its_offsets_come_to(kind: Kind, se
     one.write(one.target, one.at, len(one.changes))
     one.target.close()
     assert kind.rows() == one.truth(len(one.changes))
+
+
+WRITER = """
+import resource, sys
+import numpy as np
+import pyarrow as pa
+from penstock.core.schema import Schema
+from penstock.sinks import from_address
+from penstock.sinks._targets.contract import Batch, Rows
+rows = Rows("topic", Schema.parse("id BIGINT NOT NULL, name STRING"), ("id",))
+target = from_address(*sys.argv[1:])
+def write(at, size):
+    text = np.random.default_rng(at).bytes(size).hex()
+    upserts = pa.RecordBatch.from_pylist([{"id": at, "name": text}], rows.nothing().schema)
+    none = rows.nothing().select(["id"]).slice(0, 0)
+    target.write(Batch(upserts, none, np.array([at]), np.zeros(0, np.int64), 0), {0: at + 1})
+target.open("sink", rows)
+write(0, 10)
+hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, hard))
+try:
+    write(1, 1_000_000)
+except target.passing:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    target.close()
+    assert target.open("sink", rows) == {0: 1}
+    write(1, 1_000_000)
+    target.close()
+    print("it passed")
+"""
+
+
+@pytest.mark.parametrize(
+    "kind", ["sqlite", "duckdb", "tantivy", "iceberg", "delta", "parquet"], indirect=True
+)
+def test_a_file_that_cannot_be_written_is_waited_for(kind: Kind) -> None:
+    """As where the disk is full: a limit of the process's files stands for that. Nothing is there in part."""
+    command = [sys.executable, "-c", WRITER, kind.address, kind.table]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout == "it passed\n", done.stderr
+    assert sorted(kind.rows()) == [0, 1]
 
 
 def test_a_directory_is_free_wherever_who_had_it_was_killed(tmp_path: Path) -> None:

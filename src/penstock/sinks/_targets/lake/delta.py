@@ -7,7 +7,8 @@ else has committed meanwhile lets it fail, and the table is read again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -71,9 +72,10 @@ class DeltaTarget:
         self._rows, self._own = rows, f"penstock/{self._owner or sink}/{rows.topic}"
         self._folder.take()
         schema = plain_columns(rows.nothing(), times=False).schema
-        self._delta = self._module.DeltaTable.create(
-            str(self._path), schema=schema, mode="ignore", configuration=CHECKPOINTS
-        )
+        with self._away():
+            self._delta = self._module.DeltaTable.create(
+                str(self._path), schema=schema, mode="ignore", configuration=CHECKPOINTS
+            )
         there = [field.name for field in self._delta.schema().fields]
         missing = [name for name in rows.schema.names if name not in there]
         if missing:
@@ -98,14 +100,25 @@ class DeltaTarget:
         told = [one(f"{self._own}/{p}", offset) for p, offset in self._offsets.items()]
         told.append(one(self._own, max(self._offsets) + 1))
         properties = self._module.CommitProperties(app_transactions=told, max_commit_retries=0)
-        if not self._rows.key:
-            upserts = plain_columns(batch.upserts, times=False)
-            self._module.write_deltalake(
-                self._delta, upserts, mode="append", commit_properties=properties
-            )
-        else:
-            self._merge(batch, properties)
-        self._delta.update_incremental()
+        with self._away():
+            if not self._rows.key:
+                upserts = plain_columns(batch.upserts, times=False)
+                self._module.write_deltalake(
+                    self._delta, upserts, mode="append", commit_properties=properties
+                )
+            else:
+                self._merge(batch, properties)
+            self._delta.update_incremental()
+
+    @contextlib.contextmanager
+    def _away(self) -> Iterator[None]:
+        """Errors of files, which the library has no class for, pass: such as of a disk that is full."""
+        try:
+            yield
+        except self._errors.DeltaError as error:
+            if type(error) is not self._errors.DeltaError:
+                raise
+            raise OSError(f"{self._path} can't be written: {error}") from error
 
     def _merge(self, batch: Batch, properties: Any) -> None:
         upserts, deletes = (
