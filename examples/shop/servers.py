@@ -87,6 +87,7 @@ def running(directory: Path) -> Iterator[Servers]:
     directory.mkdir(parents=True, exist_ok=True)
     file = directory / FILE
     found = Servers(**json.loads(file.read_bytes())) if file.exists() else Servers(0, 0)
+    _end_redis(found, directory / "redis")
     servers = Servers(_free(found.postgres), _free(found.redis))
     with contextlib.ExitStack() as stack:
         stack.enter_context(_postgres(directory / "postgres", servers.postgres))
@@ -145,6 +146,19 @@ def _postgres(folder: Path, port: int) -> Iterator[None]:
         yield
     finally:
         run("pg_ctl", "stop", "-m", "fast")
+
+
+def _end_redis(servers: Servers, folder: Path) -> None:
+    """Ends the Redis of a shop that was killed: two servers would write the same files."""
+    with contextlib.suppress(ImportError, OSError):
+        import redis
+
+        with (
+            contextlib.suppress(redis.RedisError),
+            contextlib.closing(redis.Redis.from_url(servers.cache, decode_responses=True)) as one,
+        ):
+            if one.config_get("dir")["dir"] == str(folder.resolve()):
+                one.shutdown()
 
 
 @contextlib.contextmanager

