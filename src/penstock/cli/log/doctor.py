@@ -26,8 +26,8 @@ Examples:
   penstock doctor penstock-log --repair
   penstock doctor shop --format json | jq .findings
 
-Of a log every batch, index and journal is read; of a pipeline's state every plan, version and file. Nothing
-is changed without --repair, which does what is safe: it cuts torn ends off as the next start would, and
+It reads every batch, index and journal of a log, and every plan, version and file of a pipeline's state. It
+changes nothing without --repair, which cuts off torn ends as the next start would, and
 removes files that nothing refers to. The exit code is 1 if durable records are lost or changed.
 """
 )

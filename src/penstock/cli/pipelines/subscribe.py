@@ -19,8 +19,8 @@ Examples:
   penstock subscribe shop per_minute --until 20 | jq .     ends with version 20
 
 Each line is JSON: {"version": 18, "since": 17, "changes": [[-1, {row}], [1, {row}]]}. A row with a negative
-number has gone. Where since is null, the rows are all there are: version --from isn't kept any more, or was
-taken back.
+number was removed. If since is null, the changes are all rows: the version of --from is no longer kept, or
+was lost and computed again.
 """
 )
 @click.argument("app")

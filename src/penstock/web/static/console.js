@@ -372,7 +372,7 @@ async function letters(name, query) {
     return html("article", { className: "card" },
       html("div", { className: "bar" }, html("label", {}, ...(canChange ? [box] : []), ` ${one.id} `, html("span", { className: `mood ${one.state}`, textContent: one.state })), ...(repair ? [repair] : [])),
       html("p", { className: "reason", textContent: one.reason }),
-      ...(one.late_again && one.state !== "replayed" && one.state !== "dropped" ? [html("p", { className: "mood repaired", textContent: "Replayed as it is, it will be late again." })] : []),
+      ...(one.late_again && one.state !== "replayed" && one.state !== "dropped" ? [html("p", { className: "mood repaired", textContent: "If it is replayed unchanged, it will be late again." })] : []),
       ...(one.because ? [hint(`because: ${one.because}`)] : []),
       hint(`from ${one.origin || "?"} offset ${one.origin_offset}, ${time(one.at)} UTC, key ${brief(one.key)}`), value);
   });
