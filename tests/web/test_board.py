@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.web.pipelines import NOW, WELL, Pipeline, Progress, S
+from tests.web.pipelines import NOW, SINKS, WELL, Pipeline, Progress, S
 
 from penstock.web.board import ELSEWHERE, HISTORY_MAX, StatusBoard, split_ms
 
@@ -57,6 +57,25 @@ def test_a_lag_that_was_not_measured_now_is_none() -> None:
     pipeline.facts = replace(WELL, ended_us=NOW)
     status = pipeline.board.status()
     assert (status["lag"], status["rows_per_s"], status["state"]["level"]) == (None, None, "off")
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_of_a_process_that_does_not_report_nothing_moves(is_killed: bool) -> None:
+    """Killed or suspended: what it said last of rates, of the lag and of its sinks isn't so any more."""
+    nodes = {"a": {"kind": "step", "name": "a", "busy": 0.7, "rows_in_per_s": 90.0, "rows_in": 5}}
+    pipeline = Pipeline(facts=replace(WELL, nodes=nodes, sinks=SINKS))
+    before = pipeline.board.status()
+    assert (before["nodes"]["a"]["rows_in_per_s"], before["slowest"]) == (90.0, "a")
+    assert (before["lag"], before["sinks"]["users"]["lag"]) == (500, 0)
+    if is_killed:
+        pipeline.alive = False
+    else:
+        pipeline.now_us += 12 * S
+    status = pipeline.board.status()
+    assert status["state"]["name"] == ("killed" if is_killed else "stalled")
+    assert (status["nodes"]["a"]["rows_in_per_s"], status["nodes"]["a"]["rows_in"]) == (0.0, 5)
+    assert (status["rows_per_s"], status["slowest"], status["lag"]) == (None, None, None)
+    assert status["sinks"]["users"]["lag"] is None
 
 
 def test_before_the_first_batch_there_is_a_state_and_nothing_else() -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import PenstockError
-from penstock.web.health import LOG_SILENT_US, Health, State, judge
+from penstock.web.health import LOG_SILENT_US, SILENT_US, Health, State, judge
 
 if TYPE_CHECKING:  # they load the engine
     from penstock.app import Facts, Found
@@ -106,7 +106,8 @@ class StatusBoard:
         self, found: Found | None, health: Health, version: dict[str, Any] | None, now_us: int
     ) -> dict[str, Any]:
         facts = found.facts if found else None
-        lag = _lag_now(facts, health, now_us)
+        runs = found is not None and _reports(found, now_us)
+        lag = _lag_now(facts, now_us) if facts and runs else None
         sources = {
             name: self._source(name, version, lag, now_us) for name in _topics(facts, version)
         }
@@ -114,7 +115,6 @@ class StatusBoard:
         counts = (version or {}).get("counts", {})
         late = sum(counts.get("late", {}).values())
         nodes = facts.nodes if facts else {}
-        runs = health.state.level != "off" and facts is not None and facts.ended_us is None
         if not runs:
             nodes = {node: _at_rest(one) for node, one in nodes.items()}
         return {
@@ -144,7 +144,7 @@ class StatusBoard:
             "dead_letter_topic": f"{version['name']}.dead-letters" if version else None,
             "sources": sources,
             "nodes": nodes,
-            "sinks": _sinks(facts, now_us),
+            "sinks": _sinks(facts, now_us, runs=runs),
             "slowest": _slowest(nodes),
         }
 
@@ -218,8 +218,14 @@ def split_ms(batch_ms: float, seconds: Mapping[str, float], cores: int) -> dict[
     return {"plan": plan, **work, ELSEWHERE: rest, "commit": commit}
 
 
+def _reports(found: Found, now_us: int) -> bool:
+    """Whether a process says now what moves: one that was killed or suspended said it long ago."""
+    facts = found.facts
+    return found.alive and facts.ended_us is None and now_us - facts.said_us <= SILENT_US
+
+
 def _at_rest(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """A node's figures where the process has ended: nothing moves any more."""
+    """A node's figures where no process reports: nothing moves any more."""
     moving = {what for what in figures if what.endswith("_per_s")} | {"busy"}
     return {
         what: 0.0 if what in moving and one is not None else one for what, one in figures.items()
@@ -233,7 +239,7 @@ def _slowest(nodes: Mapping[str, Any]) -> str | None:
     return most if most is not None and busy[most] >= BUSY_MIN else None
 
 
-def _sinks(facts: Facts | None, now_us: int) -> dict[str, Any]:
+def _sinks(facts: Facts | None, now_us: int, *, runs: bool) -> dict[str, Any]:
     """By name, what the program's sinks do, and how they are. One that has ended measures nothing now."""
     from penstock.web.states import sink_state  # loads sinks
 
@@ -241,7 +247,7 @@ def _sinks(facts: Facts | None, now_us: int) -> dict[str, Any]:
     return {
         name: {
             **one,
-            **(unknown if one["phase"] in ("failed", "stopped") else {}),
+            **({} if runs and one["phase"] not in ("failed", "stopped") else unknown),
             "state": sink_state(one, now_us // 1_000),
         }
         for name, one in (facts.sinks if facts else {}).items()
@@ -253,10 +259,8 @@ def _topics(facts: Facts | None, version: dict[str, Any] | None) -> list[str]:
     return list(dict.fromkeys([*(facts.topics if facts else []), *known]))
 
 
-def _lag_now(facts: Facts | None, health: Health, now_us: int) -> dict[str, int] | None:
+def _lag_now(facts: Facts, now_us: int) -> dict[str, int] | None:
     """The lag, where it was measured just now; an old one is none."""
-    if facts is None or facts.answered_us is None or health.state.level == "off":
-        return None
-    if facts.ended_us is not None or now_us - facts.answered_us > LOG_SILENT_US:
+    if facts.answered_us is None or now_us - facts.answered_us > LOG_SILENT_US:
         return None
     return facts.lag

@@ -324,7 +324,9 @@ def test_a_log_that_is_stopped_says_how_to_start_it(browser: Any) -> None:
             page.wait_for_selector("#console .error")
             assert "found it stopped. Start it: penstock …" in page.inner_text("#console")
             assert page.inner_text("#state") == "no broker"
-            page.get_by_role("button", name="Try again").click()
+            again = page.get_by_role("button", name="Try again")
+            assert again.bounding_box()["width"] < 200
+            again.click()
             page.wait_for_selector("#console .error")
     finally:
         server.close()

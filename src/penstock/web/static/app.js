@@ -144,7 +144,7 @@ function lettersOf(text, some) {
 
 // Who holds a watermark back, and since when it has come no further.
 function holder({ held_by: who, held_since_us: since }) {
-  if (!who) return "";
+  if (!who) return "–";
   return since ? `${who} since ${instant(since / 1000)}` : who;
 }
 

@@ -66,7 +66,7 @@ async function show(draw, repeats) {
   try {
     parts = await draw();
   } catch (error) {
-    parts = [html("p", { className: "error", role: "alert", textContent: error.message }), button("Try again", () => show(draw, repeats))];
+    parts = [html("div", { className: "card failed" }, html("p", { className: "error", role: "alert", textContent: error.message }), button("Try again", () => show(draw, repeats)))];
   }
   if (turn !== state.turn) return;
   const marked = document.getSelection();
