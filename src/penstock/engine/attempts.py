@@ -1,8 +1,14 @@
-"""Attempts at a batch that writes without a transaction: each under the same sequence numbers."""
+"""Attempts at a batch that was begun: by the program that has planned it, or by another one.
+
+Without a transaction, each attempt writes under the same sequence numbers. Of a batch that another program
+is to run again, its version has as `pending` what the plan said: `starts`, `ends`, `topic_ids` and more
+(`penstock.engine.upgrade`).
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -11,7 +17,16 @@ from penstock.engine.plan import Plan, Split
 from penstock.engine.store import Json
 from penstock.errors import BrokerError
 
-__all__ = ["OFFSET_OUT_OF_RANGE", "Attempts", "input_gone", "new_writer"]
+__all__ = [
+    "OFFSET_OUT_OF_RANGE",
+    "Attempts",
+    "as_it_is",
+    "begun_again",
+    "input_gone",
+    "made_anew",
+    "new_writer",
+    "unfinished",
+]
 
 OFFSET_OUT_OF_RANGE: Final = 1  # Kafka's error code
 _LOG = logging.getLogger(__name__)
@@ -79,4 +94,70 @@ def input_gone(plan: Plan, split: Split) -> BrokerError:
         f"just removed records of {split.topic}/{split.partition}. The batch is repeated with what is left",
         code=OFFSET_OUT_OF_RANGE,
         retriable=True,
+    )
+
+
+def begun_again(begun: Json, splits: Iterable[Split]) -> tuple[Split, ...]:
+    """The splits of a batch that the previous program has begun, of those that would come next."""
+    found = []
+    for split in splits:
+        place = f"{split.topic}/{split.partition}"
+        # Of the first batch of all, retention may have removed the beginning meanwhile.
+        start = begun.get("starts", {}).get(place, split.start)
+        found.append(replace(split, start=start, end=max(start, begun["ends"].get(place, 0))))
+    return tuple(found)
+
+
+def as_it_is(begun: Json, log: Log, topics: Collection[str]) -> Json:
+    """A batch that was begun without the input of topics that were created again since.
+
+    Other rows come of it then. Under the same numbers the log would take them for those that it has.
+    """
+    ids = log.topic_ids(topics)
+    anew = made_anew(begun["ends"], begun.get("topic_ids", {}), log.end_offsets(topics), ids)
+    if not anew:
+        return begun
+    _LOG.warning(
+        "expected the input of a batch that is repeated to be there; found that the topics %s were created "
+        "again. Output topics may have rows of this batch, of other topics, twice",
+        ", ".join(anew),
+    )
+    read = {
+        what: {p: at for p, at in begun.get(what, {}).items() if p.rpartition("/")[0] not in anew}
+        for what in ("starts", "ends")
+    }
+    marks = {topic: us for topic, us in begun["watermark_us"].items() if topic not in anew}
+    return {**begun, **read, "watermark_us": marks, "writers": {}}
+
+
+def made_anew(
+    begun: Mapping[str, int],
+    known: Mapping[str, str],
+    ends: Mapping[str, Mapping[int, int]],
+    ids: Mapping[str, str],
+) -> list[str]:
+    """The topics that a batch was to read, and that were deleted and created again since it was begun.
+
+    Args:
+        begun: by `topic/partition`, the offset up to which the batch was to read.
+        known: the topics' ids when it was begun.
+        ends: of the topics that are read now, the offset after the last record of each partition.
+        ids: of these topics now.
+    """
+    found = set()
+    for place, end in begun.items():
+        topic, _, partition = place.rpartition("/")
+        if topic in ends and end:
+            was = known.get(topic, ids.get(topic))
+            if ids.get(topic, was) != was or ends[topic].get(int(partition), 0) < end:
+                found.add(topic)
+    return sorted(found)
+
+
+def unfinished(number: int) -> str:
+    """The message where a batch of another program is pending."""
+    return (
+        f"expected batch {number} to be finished by the program that began it (it may have written "
+        "some of its output); found another program. Run the previous program until it has committed a "
+        "batch, and then this one"
     )

@@ -22,7 +22,7 @@ from typing import Final
 import orjson
 
 from penstock.client.network.connection import Aside
-from penstock.engine.attempts import Attempts, new_writer
+from penstock.engine.attempts import Attempts, begun_again, made_anew, new_writer, unfinished
 from penstock.engine.log import Log
 from penstock.engine.outgoing import writer_name
 from penstock.engine.physical import Physical
@@ -37,7 +37,7 @@ from penstock.errors import BrokerError, FencedError, FlowError, PenstockError
 from penstock.flow.graph import Source, origins
 from penstock.ops import NO_TIME
 
-__all__ = ["Driver", "Limits", "Progress", "this_process", "unfinished"]
+__all__ = ["Driver", "Limits", "Progress", "this_process"]
 
 LOOK_AGE_MAX_S: Final = 0.05
 """Of a look at the log's ends that a plan may be made of, where there is time to wait for more."""
@@ -50,15 +50,6 @@ CLOCK_S: Final = 0.5
 def this_process() -> str:
     """Describes this process, for the one that it has taken over from."""
     return f"process {os.getpid()} on {socket.gethostname()}"
-
-
-def unfinished(number: int) -> str:
-    """The message where a batch of another program is pending."""
-    return (
-        f"expected batch {number} to be finished by the program that began it (it may have written "
-        "some of its output); found another program. Run the previous program until it has committed a "
-        "batch, and then this one"
-    )
 
 
 @dataclass(frozen=True)
@@ -196,7 +187,9 @@ class Driver:
         traces_of = functools.partial(self._traces_of, plan)
         write = _Writing(self.store, plan, is_written=not is_new)
         if self._transactions is None:
-            attempts = Attempts(self.log, plan, is_first=is_new)
+            # A program of before may have written of a batch that is repeated, under the same numbers.
+            is_first = is_new and plan.repeats is None
+            attempts = Attempts(self.log, plan, is_first=is_first)
             reports = execute(Work(attempts, traces_of, write))
             return attempts.plan, reports
         try:
@@ -222,6 +215,8 @@ class Driver:
             return None
         plan = self._own(content)
         self._look_for_ends()
+        ends = {f"{s.topic}/{s.partition}": s.end for s in plan.splits}
+        self._check_begun(plan.version, ends, plan.topic_ids)
         self._activity = plan.activity
         return plan
 
@@ -270,8 +265,11 @@ class Driver:
         self._check_topics()
         self._check_ids()
         begun = self.version.get("pending")
+        if begun is not None:
+            number = self.version["version"] + 1
+            self._check_begun(number, begun["ends"], begun.get("topic_ids", {}))
         now_us = self._wall_us() if begun is None else begun["wall_us"]
-        splits = self._splits() if begun is None else self._splits_of(begun)
+        splits = self._splits() if begun is None else begun_again(begun, self._splits())
         found = self._look(self.version, self._activity, self._ends, now_us)
         if begun is not None:
             marks = {**self.version["watermark_us"], **begun["watermark_us"]}
@@ -346,6 +344,15 @@ class Driver:
                     "again: run the pipeline with --rebuild"
                 )
 
+    def _check_begun(self, number: int, ends: Mapping[str, int], ids: Mapping[str, str]) -> None:
+        """Raises `FlowError` where a topic was created again that a batch was begun to read."""
+        for topic in made_anew(ends, ids, self._ends, self._topic_ids):
+            raise FlowError(
+                f"expected {self.physical.graph.topic_title(topic)} to have what batch {number}, which was "
+                "begun, is to read; found another topic. It was deleted and created again: run the "
+                "pipeline with --rebuild"
+            )
+
     def _traces_of(self, plan: Plan, lane: int) -> Json:
         """The state that a lane's shards begin a batch with, by operator and shard."""
         splits = {(s.topic, s.partition) for s in plan.splits if s.lane == lane}
@@ -392,14 +399,6 @@ class Driver:
         ranges.sort(key=lambda r: r[:2])
         return tuple(
             Split(*r[:5], lane=i % self.lanes, producers=r[5]) for i, r in enumerate(ranges)
-        )
-
-    def _splits_of(self, begun: Json) -> tuple[Split, ...]:
-        """The splits of a batch that the previous program has begun; see `penstock.engine.upgrade`."""
-        ends = begun["ends"]
-        return tuple(
-            replace(split, end=max(split.start, ends.get(f"{split.topic}/{split.partition}", 0)))
-            for split in self._splits()
         )
 
     def _look(

@@ -38,7 +38,8 @@ import orjson
 
 from penstock.client.network.connection import Aside
 from penstock.core.time import instant_text
-from penstock.engine.driver import Progress, this_process, unfinished
+from penstock.engine.attempts import as_it_is, unfinished
+from penstock.engine.driver import Progress, this_process
 from penstock.engine.log import Log
 from penstock.engine.physical import Physical, Placed, compile_graph
 from penstock.engine.plan import SWITCH, Execute, Limits
@@ -127,7 +128,9 @@ class Upgrade:
         self._unfit = unfit
         self._recut: tuple[int, Json] = (-1, {})  # the base's number; states cut again
         self.program = target.physical.digest(target.output_partitions)
-        how = f"{self.program} {'anew' if anew else ''} {outputs} {sorted(self._change.kept)}"
+        # What was made of a topic that has been created again since is of no use.
+        ids = sorted(log.topic_ids([s.topic for s in target.physical.graph.sources]).items())
+        how = f"{self.program} {'anew' if anew else ''} {outputs} {sorted(self._change.kept)} {ids}"
         digest = blake2b(how.encode(), digest_size=8).hexdigest()
         self.name = f"{digest}-{base.get('switches', 0)}"
         self.record = store.within(self.name)
@@ -540,7 +543,9 @@ class Upgrade:
                 "incarnation": plan.get("incarnation", ""),
                 "outputs": sorted(self._base.get("outputs", {})),
             },
+            "starts": {f"{s['topic']}/{s['partition']}": s["start"] for s in plan["splits"]},
             "ends": {f"{s['topic']}/{s['partition']}": s["end"] for s in plan["splits"]},
+            "topic_ids": plan.get("topic_ids", {}),
             "watermark_us": plan["watermark_us"],
             "writers": plan["writers"],
         }
@@ -554,7 +559,8 @@ class Upgrade:
             # So it gets new writers for them, as for all that it writes and the one before did not.
             writers = {name: one for name, one in writers.items() if not name.startswith(dead)}
         kept = {topic: us for topic, us in marks.items() if topic in self._kept_sources}
-        return {**begun, "watermark_us": kept, "writers": writers}
+        begun = {**begun, "watermark_us": kept, "writers": writers}
+        return as_it_is(begun, self.log, [s.topic for s in self.target.physical.graph.sources])
 
     def _check_kept(self) -> None:
         """Whether what new operators read of kept ones is what these have.
