@@ -21,7 +21,7 @@ Nothing is run. If the pipeline has run, the sizes of its state and its watermar
 An operator that is "in place" runs where its input is; others receive rows from all lanes.
 With --analyze, each line ends with what its node did since the pipeline's process was started: rows in and
 out, time, and its share of the time of all nodes.
-Joins that sizes have ordered are listed at the end, with the rows that were estimated of each table.
+Joins that sizes have ordered are listed at the end, with the estimated rows of each table.
 """
 )
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))

@@ -21,7 +21,7 @@ Examples:
       ORDER BY n DESC LIMIT 10" --format csv > top.csv
 
 The SQL is DuckDB's. All views are of one committed version, whether the pipeline runs or not; AS OF
-VERSION 17, behind a view's name or at the end, reads an older one.
+VERSION 17, after a view's name or at the end, reads an older one.
 """
 )
 @click.argument("app")
