@@ -40,6 +40,7 @@ from penstock.flow.graph import (
     RowStep,
     Stateful,
     keys_of,
+    may_be_late,
     retracts,
     row_key,
     timed,
@@ -582,6 +583,7 @@ def _aggregated(grouped: Grouped, aggregates: Mapping[str, AggregateCall]) -> Ta
         retracts=retracts(rows.node),
         keep_us=grouped.windowed.keep_us,
         correct_us=grouped.windowed.correct_us,
+        mixed=window.paned and retracts(rows.node) and may_be_late(rows.node),
     )
     made: type[WindowedAggregate | SessionAggregate | RevisedSessions] = WindowedAggregate
     if window.kind == "session":

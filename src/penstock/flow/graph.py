@@ -50,6 +50,7 @@ __all__ = [
     "columns_read",
     "function_of",
     "keys_of",
+    "may_be_late",
     "origins",
     "retracts",
     "row_key",
@@ -345,6 +346,19 @@ def retracts(node: Node) -> bool:
             return node.table.operator.corrects
         case _:
             return any(retracts(above) for above in node.inputs)
+
+
+def may_be_late(node: Node) -> bool:
+    """Whether a node's rows may lie before their own watermark."""
+    match node:
+        case Source():
+            return True
+        case Stateful():
+            return node.operator.passes_late and any(map(may_be_late, node.inputs))
+        case Closed():
+            return False
+        case _:
+            return any(map(may_be_late, node.inputs))
 
 
 def timed(node: Node) -> bool:

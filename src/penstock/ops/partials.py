@@ -84,7 +84,7 @@ def group_layout(spec: AggregateSpec, *, kept: bool, exact: bool = False) -> Lay
     """The layout of partial rows; with or without the parts that are made of kept values."""
     values = tuple(part.value for part in spec.parts if kept or part.kept is None)
     keys = tuple(pa.field(key.name, key.type) for key in spec.keys)
-    tie = pa.field(FROM, pa.int64()) if spec.window.paned and not spec.retracts else None
+    tie = pa.field(FROM, pa.int64()) if spec.partly_late else None
     return Layout(keys, values, tie, exact=exact)
 
 

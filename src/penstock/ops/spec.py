@@ -88,6 +88,7 @@ class AggregateSpec:
         keep_us: how long closed windows stay in the view; None is forever.
         correct_us: for so long after a window was closed, rows still count in it, and `closed` takes back
             what it gave; 0 makes them late.
+        mixed: whether rows that may be late come beside those that may be taken back, which never are.
     """
 
     keys: tuple[Column, ...]
@@ -99,6 +100,7 @@ class AggregateSpec:
     closed: bool = False
     keep_us: int | None = None
     correct_us: int = 0
+    mixed: bool = False
     schema: pa.Schema = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -157,6 +159,11 @@ class AggregateSpec:
         return {column.name: column for column in (*wanted, *self.keys)}
 
     @property
+    def partly_late(self) -> bool:
+        """Whether a row may be late for some of its windows, and count in the others."""
+        return self.window.paned and (self.mixed or not self.retracts)
+
+    @property
     def reads(self) -> frozenset[str]:
         """The names of the input's columns that are looked at."""
         return frozenset(self.inputs) | ({self.time} if self.time is not None else set())
@@ -164,6 +171,7 @@ class AggregateSpec:
     def to_spec(self) -> dict[str, Any]:
         """The same as JSON."""
         return {
+            **({"mixed": True} if self.mixed else {}),
             "keys": [key.to_spec() for key in self.keys],
             "window": self.window.to_spec(),
             "aggregates": [a.to_spec() for a in self.aggregates],
@@ -188,4 +196,5 @@ class AggregateSpec:
             closed=spec["closed"],
             keep_us=spec["keep_us"],
             correct_us=spec["correct_us"],
+            mixed=spec.get("mixed", False),
         )

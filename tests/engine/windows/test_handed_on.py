@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import random
 from collections import Counter
@@ -108,3 +109,55 @@ def test_rows_without_windows_are_never_late() -> None:
     assert run.view("n").rows() == [{"n": 2}]
     assert len(run.topic("once")) == 2
     assert run.dead_letters() == []
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(st.lists(st.integers(0, 400), min_size=1, max_size=15), st.integers(0, 2**32))
+def test_late_rows_beside_rows_that_are_taken_back(seconds: list[int], seed: int) -> None:
+    """In windows that overlap, a row counts in those that were open before it, whatever comes beside it."""
+    app = ps.App("p")
+    rows = app.stream("t", "id BIGINT, at TIMESTAMP", time=ps.event_time("at"))
+    far = app.stream("far", "id BIGINT, at TIMESTAMP", time=ps.event_time("at"))
+    minutes = far.window(ps.tumbling("1 minute"), late="correct", keep="1 minute").group_by("id")
+    taken_back = minutes.agg(n=ps.count()).closed().select("id", at="window_start")
+    window = ps.hopping("2 minutes", every="30 seconds")
+    table = (
+        rows.union(taken_back)
+        .window(window)
+        .agg(n=ps.count(), least=ps.min("id"), ids=ps.collect("id", limit=99))
+    )
+    app.view("table", table)
+    table.to("closed")
+    table.to("changes", emit="changes")
+    run = ps.testing.run(app)
+    for at in ("18:00:00", "19:00:00", "18:59:10"):
+        run.send("far", id=-1, at=at)
+    expected: dict[int, list[int]] = {}
+    newest = 0
+    for i, second in enumerate(seconds):
+        run.send("t", id=i, at=f"12:{second // 60:02}:{second % 60:02}")
+        last = second // 30 * 30
+        for start in range(last - 90, last + 1, 30):
+            if start + 120 > newest or not i:
+                expected.setdefault(start, []).append(i)
+        newest = max(newest, second)
+        if random.Random(seed + i).random() < 0.4:
+            run.settle()
+    noon = dt.datetime(2000, 1, 1, 12, tzinfo=dt.UTC)
+    found = {
+        int((row["window_start"] - noon).total_seconds()): row
+        for row in run.view("table").rows()
+        if row["window_start"].hour < 15
+    }
+    assert {start: row["ids"] for start, row in found.items()} == expected
+    assert all(row["n"] == len(expected[start]) for start, row in found.items())
+    assert all(row["least"] == expected[start][0] for start, row in found.items())
+    closed = [json.loads(record.value or b"")["ids"] for record in run.topic("closed")]
+    ended = [ids for start, ids in expected.items() if start + 120 <= newest]
+    assert sorted(closed) == sorted(ended)
+    there: Counter[str] = Counter()
+    for record in run.topic("changes"):
+        change = json.loads(record.value or b"")
+        there[str(change["before"])] -= change["before"] is not None
+        there[str(change["after"])] += change["after"] is not None
+    assert sum((+there).values()) == sum(there.values()) == len(run.view("table").rows())
