@@ -43,6 +43,18 @@ def test_a_union_has_the_rows_of_all_its_streams() -> None:
     assert sorted(value["n"] for _, value in records(run, "both")) == [1, 30, 100]
 
 
+def test_a_union_of_a_stream_with_what_is_computed_of_it() -> None:
+    """A column that is NOT NULL in one of the streams meets one that isn't; the union may have NULLs."""
+    app = ps.App("p")
+    one = events(app, "one")
+    both = one.union(one.select("user", "at", n="-n").select("user", "n", "at"))
+    app.view("total", both.group_by("user").agg(n=ps.count("n"), total=ps.sum("n")))
+    run = ps.testing.run(app)
+    for n in (1, 15):
+        run.send("one", user="a", n=n, at="12:00:00")
+    assert run.view("total").rows() == [{"user": "a", "n": 4, "total": 0}]
+
+
 def test_a_union_waits_for_the_slower_stream() -> None:
     """A window is closed when both streams have passed its end."""
     app = ps.App("p")

@@ -473,9 +473,10 @@ class LaneBatch:
             # Of its inputs, those that come from here; the others bring their rows themselves.
             here = [one for one in node.inputs if any(o.identity in known for o in origins(one))]
             tables = [self._evaluate(one, known, refused, place) for one in here]
-            found = tables[0]
+            some = [table.select(tables[0].column_names) for table in tables]
+            # Of a column, one way may say that it is NOT NULL, and another one may not.
+            found = pa.concat_tables(some, promote_options="default")
             if len(tables) > 1:
-                found = pa.concat_tables([table.select(found.column_names) for table in tables])
                 found = _in_log_order(found)
         known[node.identity] = found
         self.meter.gave(node.identity, found.num_rows)
