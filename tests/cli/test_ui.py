@@ -73,6 +73,7 @@ def test_a_stopped_pipeline_is_shown(tmp_path: Path) -> None:
         about: dict[str, Any] = page.get("/api/console").json()
         assert (about["pipeline"], about["log"], about["allow_changes"]) == (True, None, False)
         assert "found it stopped. Start it" in about["error"]
+        assert "penstock ui shop --serve-log" in about["error"]
         assert page.get("/api/views").json()["views"] != []
         versions = page.get("/api/versions").json()["versions"]
         assert versions[0]["version"] == max(one["version"] for one in versions)
@@ -81,8 +82,18 @@ def test_a_stopped_pipeline_is_shown(tmp_path: Path) -> None:
         ]
 
 
+def test_the_only_pipeline_of_a_folder_needs_no_name(tmp_path: Path) -> None:
+    """Whether it runs or not."""
+    commit(clicks(), tmp_path / "shop.penstock")
+    with ui(tmp_path) as page:
+        assert page.get("/api/console").json()["pipeline"]
+        assert page.get("/api/views").json()["views"] != []
+
+
 def test_nothing_to_show_is_said_at_once(penstock: Any) -> None:
     """A name that is neither a pipeline's nor a broker's."""
     done = penstock("ui", "nope")
     assert done.code == 1
-    assert "expected a broker as host:port" in done.err
+    assert "or a broker as host:port; found neither for 'nope'" in done.err
+    Path("shop.penstock").mkdir()
+    assert "(did you mean 'shop'?). Known here: shop" in penstock("ui", "shp").err

@@ -63,10 +63,10 @@ def test_a_wrong_program_is_refused_with_its_line(penstock: Any, tmp_path: Path,
         (
             ["run"],
             2,
-            "'FILE'; in this folder: empty.py, ok.py, wrong.sql. For example: penstock run shop.py",
+            "'FILE'; in this folder: empty.py, ok.py, wrong.sql. For example: penstock run empty.py",
         ),
         (["sink", "run"], 2, "For example: penstock sink users postgresql://"),
-        (["query"], 2, "Missing argument 'APP'. For example: penstock query machine"),
+        (["query"], 2, "'APP'; in this folder: begun. For example: penstock query begun"),
         (["topics", "create"], 2, "For example: penstock topics create clicks --partitions 4"),
         (["run", "shop.txt"], 1, "expected a program in Python or SQL"),
         (["query", "nope", "SELECT 1"], 1, "expected "),
@@ -112,10 +112,16 @@ def test_a_wrong_program_is_refused_with_its_line(penstock: Any, tmp_path: Path,
         (["sink", "run", "t", "x.sqlite", "--table", "t", "--schema", "a IN"], 1, "found 'IN'"),
         (["sink", "puase", "users.users"], 2, "did you mean 'pause'?"),
         (["sink", "pause", "nope"], 1, "found no sinks. Start one"),
-        (["check", "nope.sql"], 2, "File 'nope.sql' does not exist"),
+        (
+            ["check", "wrog.sql"],
+            2,
+            "(did you mean 'wrong.sql'?). In its folder: empty.py, ok.py, test",
+        ),
+        (["check", "nope.sql"], 2, "File 'nope.sql' does not exist. In its folder: "),
+        (["explain", "okk.py"], 2, "File 'okk.py' does not exist (did you mean 'ok.py'?)"),
         (["check", "wrong.sql"], 1, "expected "),
         (["check", "empty.py"], 1, "expected one ps.App in empty.py"),
-        (["test", "nope.yaml"], 2, "does not exist"),
+        (["test", "nope.yaml"], 2, "Path 'nope.yaml' does not exist. In its folder: empty.py"),
         (["test", "empty.py"], 1, "expected "),
         (["sql", "nope"], 1, "expected an app's name"),
         (["subscribe", "nope", "v"], 1, "expected an app's name"),
@@ -144,6 +150,7 @@ def test_a_wrong_command_says_what_was_expected(
     """Code 2 where the command line is wrong, 1 where it is right and can't be done."""
     (tmp_path / "empty.py").write_text("")
     (tmp_path / "ok.py").write_text("import penstock as ps\napp = ps.App('ok')\n")
+    (tmp_path / "test_ok.py").write_text("")
     (tmp_path / "begun.penstock").mkdir()
     (tmp_path / "wrong.sql").write_text("CREATE STREAM x (a INT;")
     named = "--broker" in words or words[0].startswith("-")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 import orjson
 
-from penstock.cli.support.errors import FAILED
+from penstock.cli.support.errors import FAILED, ExistingPath
 from penstock.cli.support.programs import load
 from penstock.errors import PenstockError
 
@@ -34,7 +34,7 @@ a program has an error.
     "files",
     nargs=-1,
     required=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=ExistingPath(".py", ".sql"),
 )
 @click.option(
     "--format",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from penstock.cli.support.errors import ExistingPath
 from penstock.cli.support.programs import load
 from penstock.errors import UserError
 
@@ -24,7 +25,7 @@ out, time, and its share of the time of all nodes.
 Joins that sizes have ordered are listed at the end, with the estimated rows of each table.
 """
 )
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=ExistingPath(".py", ".sql"))
 @click.option(
     "--svg",
     type=click.Path(dir_okay=False, path_type=Path),

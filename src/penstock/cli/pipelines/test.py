@@ -10,7 +10,7 @@ from typing import Literal
 import click
 import orjson
 
-from penstock.cli.support.errors import FAILED
+from penstock.cli.support.errors import FAILED, ExistingPath
 from penstock.cli.support.programs import load
 from penstock.errors import PenstockError
 
@@ -31,7 +31,12 @@ A file of tests (docs/testing.md has all of it):
 The programs run in this process, without a JVM. The code is 1 if a test fails.
 """
 )
-@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.argument(
+    "files",
+    nargs=-1,
+    required=True,
+    type=ExistingPath(".yaml", ".yml", ".json", ".py", ".sql", dir_okay=True),
+)
 @click.option("--name", help="Only the tests whose names contain this.")
 @click.option(
     "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True

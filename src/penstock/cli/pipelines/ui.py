@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.support.address import FILE, LOG, find_broker, owner_runs
+from penstock.cli.support.address import FILE, LOG, VARIABLE, find_broker, owner_runs
 from penstock.cli.support.options import broker_option
 from penstock.cli.support.tables import note
+from penstock.core.names import hint, known_names
 from penstock.errors import SetupError, UserError
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ def ui(
     """Serve the page of TARGET until Ctrl-C: a pipeline's name or directory, or a broker.
 
     It shows the pipeline, and what its log holds: topics with their records, groups, dead letters,
-    versions. Without TARGET it shows the broker that the other commands would use.
+    versions. Without TARGET it shows the pipeline in the current folder, or the broker that the other
+    commands would use.
     """
     from penstock.cli.support.host import host_and_port, postgres_served
     from penstock.web import Console, Server, check_password, is_loopback
@@ -78,9 +80,12 @@ def ui(
     password = os.environ.get("PENSTOCK_UI_PASSWORD") or None
     check_password(host, password)
 
+    if target is None and broker is None and not os.environ.get(VARIABLE):
+        target = _only_pipeline()
     directory = None if target is None else directory_of(target)
     has_pipeline = target is not None and _has_state(target, directory)
     if not has_pipeline and directory is None:
+        _check_target(target)
         find_broker(broker or target)  # says at once that there is nothing to show
     with contextlib.ExitStack() as stack:
         address = partial(_address, broker, target, directory)
@@ -121,6 +126,33 @@ def ui(
             stack.enter_context(postgres_served(target, at, note, tls))
         note(f"serving {target or address()} on {server.url}; Ctrl-C stops")
         stop.wait()
+
+
+def _pipelines() -> list[str]:
+    """The names of the pipelines in this folder."""
+    return sorted(one.name.removesuffix(".penstock") for one in Path().glob("*.penstock"))
+
+
+def _only_pipeline() -> str | None:
+    """The pipeline in this folder; None where there are none or several."""
+    there = _pipelines()
+    return there[0] if len(there) == 1 else None
+
+
+def _check_target(target: str | None) -> None:
+    """Refuses a name that is neither a pipeline's nor an address.
+
+    Raises:
+        UserError: it is none.
+    """
+    if target is None or ":" in target:
+        return
+    there = _pipelines()
+    known = f"{hint(target, there)}. Known here: {known_names(there)}" if there else ""
+    raise UserError(
+        "expected a pipeline's name or directory, or a broker as host:port; "
+        f"found neither for {target!r}{known}"
+    )
 
 
 def _shown(
@@ -176,8 +208,14 @@ def _address(broker: str | None, target: str | None, directory: Path | None) -> 
     Raises:
         PenstockError: it doesn't run, or isn't known.
     """
-    if broker is not None or directory is not None:
-        return find_broker(broker or str(directory))
+    if broker is not None:
+        return find_broker(broker)
+    if directory is not None:
+        try:
+            return find_broker(str(directory))
+        except SetupError as error:
+            look = f"penstock ui {target} --serve-log"
+            raise SetupError(f"{error}. To look at the log until then: {look}") from None
     if target is not None and "://" in target and not target.startswith("kafka"):
         raise SetupError(
             "expected the address of the log, which the state doesn't name; found none. Name it: "

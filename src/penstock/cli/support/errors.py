@@ -13,12 +13,14 @@ from typing import Any, Final
 
 import click
 
-from penstock.core.names import hint
+from penstock.core.names import hint, known_names
 from penstock.errors import PenstockError
 
 FAILED: Final = 1
 INTERRUPTED: Final = 130
 PROGRAMS_SHOWN: Final = 5
+PROGRAM: Final = r"[\w*]+\.(py|sql)\b"
+TEST: Final = r"test_|conftest\.|.*_test\."
 
 
 class Suggesting(click.Group):
@@ -58,7 +60,7 @@ class Group(Suggesting):
             if error.ctx is None:
                 raise
             text = error.format_message().rstrip(".")
-            raise click.UsageError(f"{text}{_example(error.ctx)}", error.ctx) from None
+            raise click.UsageError(f"{text}{_example(error.ctx, error.param)}", error.ctx) from None
 
 
 class Command(click.Command):
@@ -73,8 +75,38 @@ class Command(click.Command):
         return _unpiped(lambda: super(Command, self).invoke(ctx))
 
 
-def _example(ctx: click.Context) -> str:
-    """How a command is used, by the examples of its help; where it takes a program, which ones are here."""
+class ExistingPath(click.Path):
+    """A file or folder that exists; of one that doesn't, the error says what there is beside it.
+
+    Args:
+        suffixes: of the files that are meant.
+        dir_okay: whether a folder may be named.
+    """
+
+    def __init__(self, *suffixes: str, dir_okay: bool = False) -> None:
+        super().__init__(exists=True, dir_okay=dir_okay, path_type=Path)
+        self._suffixes = suffixes
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path.
+
+        Raises:
+            click.BadParameter: there is none of that name.
+        """
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            path = Path(value)
+            there = sorted(p.name for p in path.parent.glob("*") if p.suffix in self._suffixes)
+            if path.exists() or not there:
+                raise
+            text = f"{error.message.rstrip('.')}{hint(path.name, there)}"
+            known = f"In its folder: {known_names(there)}."
+            raise click.BadParameter(f"{text}. {known}", ctx, param) from None
+
+
+def _example(ctx: click.Context, missing: click.Parameter | None) -> str:
+    """How a command is used, by the examples of its help; which programs or pipelines are here for it."""
     paths = {ctx.command_path, ctx.command_path.removesuffix(" run")}  # what groups do by default
     here: click.Context | None = ctx
     examples: list[str] = []
@@ -85,16 +117,26 @@ def _example(ctx: click.Context) -> str:
     if not examples:
         return "."
     example = re.split(r" {3,}", examples[0])[0]
-    return f"{_programs() if '.py' in example or '.sql' in example else '.'} For example: {example}"
+    if re.search(PROGRAM, example):
+        programs = _programs()
+        if not programs:
+            nothing = "There is no program in this folder; penstock new NAME makes one"
+            return f". {nothing}. For example: {example}"
+        more = ", …" if len(programs) > PROGRAMS_SHOWN else ""
+        shown = ", ".join(programs[:PROGRAMS_SHOWN])
+        return (
+            f"; in this folder: {shown}{more}. For example: {re.sub(PROGRAM, programs[0], example)}"
+        )
+    pipelines = sorted(one.name.removesuffix(".penstock") for one in Path().glob("*.penstock"))
+    if pipelines and isinstance(missing, click.Argument) and missing.name == "app":
+        return f"; in this folder: {known_names(pipelines)}. For example: {ctx.command_path} {pipelines[0]}"
+    return f". For example: {example}"
 
 
-def _programs() -> str:
-    """Which programs are in this folder."""
-    programs = sorted(one.name for one in Path().glob("*") if one.suffix in (".py", ".sql"))
-    if not programs:
-        return ". There is no program in this folder; penstock new NAME makes one."
-    more = ", …" if len(programs) > PROGRAMS_SHOWN else ""
-    return f"; in this folder: {', '.join(programs[:PROGRAMS_SHOWN])}{more}."
+def _programs() -> list[str]:
+    """Which programs are in this folder; tests are none."""
+    files = (one for one in Path().glob("*") if one.suffix in (".py", ".sql"))
+    return sorted(one.name for one in files if not re.match(TEST, one.name))
 
 
 def _unpiped(call: Callable[[], Any]) -> Any:
