@@ -55,6 +55,27 @@ def test_several_targets_follow_one_topic(server, tmp_path) -> None:
         app.sink(app.named["users"], target, topic="revenue", name="third")
 
 
+def test_several_targets_follow_one_topic_of_windows(tmp_path) -> None:
+    """Whatever of a table is written; a target that wants something else needs another topic."""
+    app = ps.App("clicks", directory=tmp_path)
+    clicks = app.stream("clicks", "who STRING, at TIMESTAMP", time=ps.event_time("at"))
+    counts = clicks.window(ps.tumbling("1 minute")).group_by("who").agg(n=ps.count())
+    files = iter(range(9))
+
+    def follow(topic: str, **told) -> None:
+        number = next(files)
+        target = ps.sinks.sqlite(tmp_path / f"{number}.db", table="t")
+        app.sink(counts, target, topic=topic, name=f"{number}", **told)
+
+    for told in ({}, {"emit": "upserts"}, {"emit": "upserts", "every": "1 second"}):
+        topic = "-".join(["counts", *told])
+        follow(topic, **told)
+        follow(topic, **told)
+        with pytest.raises(FlowError, match="expected one writer for each topic"):
+            follow(topic, emit="upserts", every="2 seconds")
+    assert len(app.databases("127.0.0.1:1").sinks) == 6
+
+
 def test_columns_and_key_are_the_database_s(server, tmp_path) -> None:
     """A table with a source needs neither a schema nor a key."""
     app = program(server, tmp_path)

@@ -166,6 +166,19 @@ def test_values_that_mysql_calls_operational_are_dead_letters(place, topic) -> N
     assert (done.upserts, done.dead) == (1, 1)
 
 
+def test_a_key_may_have_its_columns_in_any_order(place, topic) -> None:
+    """As those of a windowed table: its start comes before the group, whatever they are called."""
+    schema, key = (
+        "start TIMESTAMP NOT NULL, Zoe STRING NOT NULL, an INT NOT NULL, n INT",
+        ("start", "Zoe", "an"),
+    )
+    row = {"start": "2026-01-01T00:00:00Z", "Zoe": "x", "an": 4, "id": 4}
+    for n in (1, 2):
+        topic.send({**row, "n": n})
+        follow(place, topic, schema, key)
+    assert place.rows("SELECT n FROM users") == [(2,)]
+
+
 def test_keys_of_text_differ_in_each_character(place, topic) -> None:
     """In large letters, accents, and spaces at the end."""
     keys = ["a", "A", "ä", "a "]

@@ -47,12 +47,27 @@ class _Source:
 
 
 @dataclass(frozen=True)
+class _Written:
+    """What a topic between a table and its targets has: of which table, and how."""
+
+    table: Table | Stream
+    emit: str | None
+    every: str | timedelta | None
+
+    def is_same(self, other: _Written) -> bool:
+        """Whether the records are the same."""
+        how, others = (self.emit, self.every), (other.emit, other.every)
+        return self.table.node is other.table.node and how == others
+
+
+@dataclass(frozen=True)
 class _Sink:
     name: str
     target: Target
     topic: str
     schema: Schema
     key: tuple[str, ...]
+    written: _Written
     batching: dict[str, Any]
 
 
@@ -206,7 +221,8 @@ class DatabaseFlow(SqlFlow):
             )
         if isinstance(table, Stream) and (emit is not None or every is not None):
             raise FlowError("expected emit=… and every=… for a table; found a stream")
-        if not self._is_followed(between, table):
+        written = _Written(table, emit, every)
+        if not self._is_followed(between, written):
             how: dict[str, Any] = {"partitions": partitions, "retention": retention}
             if isinstance(table, Table):
                 how |= {"emit": emit, "every": every}
@@ -229,7 +245,8 @@ class DatabaseFlow(SqlFlow):
         if own in self._followers:
             raise FlowError(f"expected each sink once; found two called {own!r}. Give name=…")
         batching = {"pace_s": pace_s, "batch_records": batch_records}
-        self._followers[own] = _Sink(own, target, between, output.node.schema, key, batching)
+        schema = output.node.schema
+        self._followers[own] = _Sink(own, target, between, schema, key, written, batching)
 
     def _create_sink(self, statement: Statement, dialect: str) -> None:
         """CREATE SINK … INTO 'postgresql://…', or a topic."""
@@ -259,11 +276,10 @@ class DatabaseFlow(SqlFlow):
             **options,
         )
 
-    def _is_followed(self, topic: str, table: Table | Stream) -> bool:
-        """Whether another target follows a topic that has this table."""
-        output = self._outputs.get(topic)
-        followed = any(one.topic == topic for one in self._followers.values())
-        return followed and output is not None and output.node is table.node
+    def _is_followed(self, topic: str, written: _Written) -> bool:
+        """Whether another target follows a topic that has the same."""
+        followers = self._followers.values()
+        return any(one.topic == topic and one.written.is_same(written) for one in followers)
 
     def targets(self) -> dict[str, list[str]]:
         """By topic, what follows it: each sink's name and its target, without a password."""

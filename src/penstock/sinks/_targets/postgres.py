@@ -168,9 +168,10 @@ class PostgresTarget(SqlTarget):
 
     def _check_key(self, rows: Rows) -> None:
         if rows.key and not self.execute(
-            "SELECT 1 FROM pg_index i WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND "
-            "i.indpred IS NULL AND (SELECT array_agg(a.attname::text ORDER BY 1) FROM pg_attribute a "
-            "WHERE a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1])) = %s",
+            "SELECT 1 FROM pg_index i WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indpred "
+            'IS NULL AND (SELECT array_agg(a.attname::text ORDER BY a.attname COLLATE "C") '
+            "FROM pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum = ANY "
+            "(i.indkey[0:i.indnkeyatts - 1])) = %s",
             (self.path, sorted(rows.key)),
         ):
             keys = ", ".join(map(quoted, rows.key))
