@@ -250,6 +250,8 @@ class Stream(Collection):
     def deduplicate(self, *on: str, within: str | timedelta | None = None) -> Stream:
         """Drops duplicates: a row passes unless one with its key has passed before.
 
+        Duplicates in different partitions pass in the order in which they are read.
+
         Args:
             on: the columns that identify duplicates; none means all.
             within: how far apart in event time duplicates are dropped. Later, the key is forgotten. Without
