@@ -63,7 +63,7 @@ class Web:
 
         Raises:
             AwayError: the same may succeed later.
-            SetupError: the server wants to know who asks, or refuses it.
+            SetupError: the server wants to know who asks, refuses it, or is at another address.
         """
         told = {**self.headers, **{n.replace("_", "-"): v for n, v in headers.items()}}
         is_kept = self._connection is not None
@@ -88,6 +88,12 @@ class Web:
             raise SetupError(
                 f"expected to be let in by {self.parts.hostname}; found {answer.status}: {cut(text)}. "
                 "Correct the user, the password or the headers"
+            )
+        if 300 <= answer.status < 400 or answer.status == 405:
+            place = answer.getheader("Location")
+            raise SetupError(
+                f"expected {self.parts.hostname} to take {method} {path.partition('?')[0]}; found "
+                f"{answer.status}{f', which leads to {place}' if place else ''}. Correct the address"
             )
         return answer.status, text
 
@@ -121,7 +127,7 @@ def http(
     A change is `{"id": "TOPIC-PARTITION-OFFSET", "op": "upsert", "row": {…}}`, or
     `{"id": "TOPIC-PARTITION-OFFSET-delete", "op": "delete", "row": {…}}`, in which `row` has the key.
     After a status from 200 to 299, the request is complete. After 408, 425, 429 and 500 to 599, it is
-    retried. 401 and 403 end the sink. Other statuses refuse the change.
+    retried. 300 to 399, 401, 403 and 405 end the sink. Other statuses refuse the change.
 
     Args:
         url: where changes are sent, by POST.
