@@ -9,13 +9,14 @@ from types import SimpleNamespace
 import psycopg
 import pytest
 from click.testing import CliRunner
+from tests.capture.sources import PostgresSource
 from tests.databases import PROGRAMS, postgres
 from tests.patience import wait_until
 
 from penstock.capture import Capture, _capture, control, drop, setup, status
 from penstock.capture._postgres import POSTGRES, _database, _stream
 from penstock.capture._postgres._database import own_name
-from penstock.capture._postgres._server import Server
+from penstock.capture._postgres._server import Server, _waits
 from penstock.capture._progress import last_value, state_topic
 from penstock.cli import main
 from penstock.client import Client
@@ -325,3 +326,31 @@ def test_an_older_server_is_captured_too(source) -> None:
         source.run("t")
         found = source.table(f"{source.name}.public.t", "id")
         assert {(one["id"], one["v"]) for one in found.values()} == {(1, 3), (2, 2)}
+
+
+@pytest.mark.parametrize("waits", ["prepared", "open", "locked"])
+def test_what_a_capture_waits_for_is_said_and_it_can_be_stopped(
+    log, monkeypatch, caplog, waits
+) -> None:
+    """Open transactions when it creates its slot, locks when it publishes or reads tables."""
+    monkeypatch.setattr(_waits, "SAY_S", 0.2)
+    with postgres(max_prepared_transactions="5") as server:
+        source = PostgresSource(log, f"waits{waits}", server, "postgres")
+        source.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int)")
+        if waits == "locked":  # else it is the slot that waits
+            source.execute("SELECT pg_create_logical_replication_slot('mine', 'pgoutput')")
+        with psycopg.connect(source.url, application_name="blocker") as one:
+            one.execute("LOCK TABLE t" if waits == "locked" else "INSERT INTO u VALUES (1)")
+            if waits == "prepared":
+                one.execute("PREPARE TRANSACTION 'left over'")
+            told = "prepared transaction 'left over'" if waits == "prepared" else "(blocker, in a"
+            for _ in range(2):
+                with source.running("t", slot="mine") as capture:
+                    source.follows(capture, lambda: told in caplog.text)
+                caplog.clear()
+            one.rollback()
+        if waits == "prepared":
+            source.execute("ROLLBACK PREPARED 'left over'")
+        source.execute("INSERT INTO t VALUES (1)")
+        source.run("t", slot="mine")
+        assert source.rows("SELECT count(*) FROM pg_replication_slots") == [(1,)]

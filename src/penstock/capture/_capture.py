@@ -255,6 +255,8 @@ class Capture:
                     ) from None
                 if not (isinstance(error, BrokerError | OSError) or self._kind.passes(error)):
                     raise
+                if run.end.is_set():
+                    break
                 if time.monotonic() - began > BACKOFF_S[1]:
                     pause_s = BACKOFF_S[0]
                 self.done.phase, self.done.trouble = "waiting", str(error).strip()

@@ -15,7 +15,7 @@ from penstock.capture._postgres._copy import parse_tables
 from penstock.capture._postgres._encoder import Encoder
 from penstock.capture._postgres._pgoutput import lsn_text
 from penstock.capture._postgres._rows import key_columns
-from penstock.capture._postgres._server import Publication, Server
+from penstock.capture._postgres._server import Publication, Server, Waits
 from penstock.capture._postgres._snapshots import Snapshot, slot_name
 from penstock.capture._postgres._stream import Extras, Stream
 from penstock.capture._progress import State
@@ -71,6 +71,7 @@ class PostgresDatabase:
         self, state: State | None, tables: Iterable[TableName], end: Callable[[float], bool]
     ) -> dict[str, Any]:
         """Makes slot and publication be there; those that it had before, where none are named now."""
+        self._server.waits = Waits(self._server.connect, self._settings.name, end)
         if state is not None:
             options = self._settings.options
             self._slot = options.get("slot", state.details["slot"])

@@ -3,5 +3,6 @@
 from penstock.capture._postgres._server._lookout import Lookout
 from penstock.capture._postgres._server._publication import Publication
 from penstock.capture._postgres._server._server import Server, has_no_room
+from penstock.capture._postgres._server._waits import Waits
 
-__all__ = ["Lookout", "Publication", "Server", "has_no_room"]
+__all__ = ["Lookout", "Publication", "Server", "Waits", "has_no_room"]

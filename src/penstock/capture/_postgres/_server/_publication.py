@@ -83,7 +83,8 @@ class Publication:
             command = f"ALTER PUBLICATION {name} ADD TABLE {', '.join(missing)}"
         errors = self._server.errors
         try:
-            self._server.sql.execute(command)
+            with self._server.watch(self._server.sql, "to publish the tables"):
+                self._server.sql.execute(command)
         except errors.InsufficientPrivilege as error:
             raise SetupError(
                 f"expected the publication {self.name!r} to have the tables, or to be allowed to change "

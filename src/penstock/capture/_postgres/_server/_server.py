@@ -20,6 +20,7 @@ from penstock.capture._postgres._connect import members
 from penstock.capture._postgres._pgoutput import Column, Relation, lsn_number, lsn_text
 from penstock.capture._postgres._rows import Facts
 from penstock.capture._postgres._server._place import PLACE, Place, left_at, place_of
+from penstock.capture._postgres._server._waits import Waits
 from penstock.capture._postgres._types import Type
 from penstock.capture._schemas import Column as SchemaColumn
 from penstock.capture._schemas import Shape
@@ -83,10 +84,20 @@ class Server:
         self._replication: Any = None
         self._known: dict[tuple[int, int], Type] = {}
         self._sources: dict[TableName, str] = {}
+        #: Watches statements that may wait for others; None: nothing does.
+        self.waits: Waits | None = None
 
     def another(self) -> Server:
         """Other connections, to the same server only."""
-        return Server(self.url, self._place)
+        other = Server(self.url, self._place)
+        other.waits = self.waits
+        return other
+
+    def watch(self, connection: Any, what: str) -> contextlib.AbstractContextManager[None]:
+        """See `Waits.watch`."""
+        return (
+            contextlib.nullcontext() if self.waits is None else self.waits.watch(connection, what)
+        )
 
     def close(self) -> None:
         """Closes the connections."""
@@ -492,10 +503,11 @@ class Server:
         """Creates a slot, which then keeps the server's log for us; its position."""
         # Where the server has standbys, they take a failover slot along.
         more = ", failover => true" if self.version >= FAILOVER_MIN else ""
-        row = self.sql.execute(
-            f"SELECT lsn::text FROM pg_create_logical_replication_slot(%s, 'pgoutput'{more})",
-            (name,),
-        ).fetchone()
+        with self.watch(self.sql, "to create the slot"):
+            row = self.sql.execute(
+                f"SELECT lsn::text FROM pg_create_logical_replication_slot(%s, 'pgoutput'{more})",
+                (name,),
+            ).fetchone()
         return lsn_number(row[0])
 
     def drop_slot(self, name: str) -> None:

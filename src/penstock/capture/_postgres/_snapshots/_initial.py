@@ -70,9 +70,10 @@ class Snapshot:
         self._server = server.another()
         replication = server.connect(replication=True)
         try:
-            row = replication.execute(
-                f'CREATE_REPLICATION_SLOT "{name}" TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT'
-            ).fetchone()
+            with server.watch(replication, "to begin the snapshot"):
+                row = replication.execute(
+                    f'CREATE_REPLICATION_SLOT "{name}" TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT'
+                ).fetchone()
             self.position = lsn_number(row[1])
             sql = self._server.sql
             sql.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -137,7 +138,9 @@ class Snapshot:
             OSError: one was rewritten since the snapshot was taken.
         """
         names = [f"{quoted(schema)}.{quoted(name)}" for schema, name in tables]
-        self._server.sql.execute(f"LOCK TABLE {', '.join(names)} IN ACCESS SHARE MODE")
+        sql = self._server.sql
+        with self._server.watch(sql, "to lock the tables, so that they aren't altered"):
+            sql.execute(f"LOCK TABLE {', '.join(names)} IN ACCESS SHARE MODE")
         # The row is the snapshot's, the function looks at what is there now.
         rewritten = self._server.ask(
             "SELECT DISTINCT name FROM unnest(%s::text[]) name, LATERAL (SELECT name::regclass oid UNION "
