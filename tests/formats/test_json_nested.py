@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.core.schema import Schema
-from penstock.errors import FlowError, SchemaError
+from penstock.errors import SchemaError
 from penstock.formats.json import Decoded, JsonDecoder, encode_rows
 
 NAMES = ("a", "b c", "é")
@@ -183,18 +183,36 @@ def test_members_are_columns_of_expressions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "advice"),
+    ("type_", "values"),
     [
-        ("id INT, to_ STRUCT<city STRING>", "to_.city"),
-        ("id INT, tags MAP<STRING, INT>", "tags['name']"),
-        ("id INT, items ARRAY<STRUCT<sku STRING>>", "items[1].sku"),
+        ("STRUCT<city STRING, n INT>", [{"city": "Ulm", "n": 1}, {"city": "Ulm", "n": None}]),
+        ("MAP<STRING, INT>", [{"gift": 1}, {}]),
+        ("ARRAY<STRUCT<sku STRING>>", [[{"sku": "a"}, None], []]),
+        ("STRUCT<tags MAP<STRING, INT>, at ARRAY<DOUBLE>>", [{"tags": {"a": 1}, "at": [0.5]}]),
     ],
 )
-def test_objects_are_not_kept(schema: str, advice: str) -> None:
-    """An operator with state says what to choose of them."""
+def test_objects_are_kept(type_: str, values: list[Any]) -> None:
+    """In tables, joined, grouped by, among first rows; and taken back when their row goes."""
     app = ps.App("shop")
-    with pytest.raises(FlowError, match="where rows are kept") as caught:
-        app.stream("orders", schema).top(1, by="id")
-    assert advice in str(caught.value)
-    with pytest.raises(FlowError, match="where rows are kept"):
-        app.table("customers", schema, key="id")
+    rows = app.table("rows", f"id INT, one {type_}", key="id")
+    app.view("kept", rows)
+    app.view("first", rows.top(9, by="id"))
+    app.view("per", rows.group_by("one").agg(n=ps.count()))
+    other = rows.select(id="id", two="one")
+    app.view("pairs", rows.join(other, on="id"))
+    run = ps.testing.run(app)
+    for i, value in enumerate([*values, None, values[0]]):
+        run.send("rows", id=i, one=value)
+    run.settle()
+    last = len(values) + 1
+    kept = [row["one"] for row in run.view("kept").rows()]
+    assert kept == [*(row["one"] for row in run.view("first").rows())]
+    assert kept[0] == kept[last]
+    assert kept[last - 1] is None
+    assert sorted(row["n"] for row in run.view("per").rows()) == [1] * len(values) + [2]
+    assert all(row["one"] == row["two"] for row in run.view("pairs").rows())
+    run.restart()
+    run.send_raw("rows", None, key=b"0")
+    run.settle()
+    assert len(run.view("kept").rows()) == len(run.view("pairs").rows()) == last
+    assert {row["n"] for row in run.view("per").rows()} == {1}

@@ -259,7 +259,7 @@ def _bits(table: pa.Table) -> pa.Table:
     def bits(column: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
         if pa.types.is_float64(column.type):
             return column.combine_chunks().view(pa.int64())
-        return packed(column.combine_chunks()) if pa.types.is_list(column.type) else column
+        return packed(column.combine_chunks()) if pa.types.is_nested(column.type) else column
 
     return pa.Table.from_arrays([bits(column) for column in table.columns], table.column_names)
 

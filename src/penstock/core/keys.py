@@ -2,7 +2,8 @@
 
 `hash_columns` is stable forever: state on disk is sorted by it. Integers, booleans, timestamps and
 dates hash by their number (so an INT that becomes a BIGINT keeps its place), floats by their value as
-a double (-0.0 as 0.0, all NaNs alike), text by its bytes. Two keys may share a hash; whoever groups by
+a double (-0.0 as 0.0, all NaNs alike), text by its bytes, lists, structs and maps by those
+that they are packed into. Two keys may share a hash; whoever groups by
 it compares the keys as well.
 
 Text uses the XXH64 rounds on 8-byte words (Yann Collet, xxHash specification, section XXH64), numbers the
@@ -26,6 +27,7 @@ from penstock.core.vectors import (
     given,
     is_float,
     is_text,
+    packed,
     text,
     validity,
 )
@@ -124,6 +126,8 @@ def hash_columns(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int | None
     out = np.full(len(columns[0]), _SEED, np.uint64)
     for column in columns:
         array = contiguous(column)
+        if pa.types.is_nested(array.type):
+            array = packed(array)
         if is_text(array.type):
             offsets, data = text(array)
             _fold_text(offsets, data, given(validity(array), np.bool_), out)

@@ -159,10 +159,10 @@ def coarse_codes(
     """int64[n] whose order is that of the values, but that values which differ may share one.
 
     Texts share one if their first eight bytes are equal. NaN comes behind all numbers in either direction,
-    unless it is the greatest number; NULL behind all values, unless it comes first. Lists are texts, as
-    `packed` makes them.
+    unless it is the greatest number; NULL behind all values, unless it comes first. Lists, structs and
+    maps are texts, as `packed` makes them.
     """
-    if pa.types.is_list(column.type):
+    if pa.types.is_nested(column.type):
         column = packed(column)
     if pa.types.is_decimal(column.type) and not is_short_decimal(column.type):
         column = column.cast(pa.float64())
@@ -252,30 +252,52 @@ def from_int64(values: Vector) -> pa.Array:
 
 
 def packed(column: pa.Array) -> pa.Array:
-    """A column of lists as bytes, equal where the lists are; NULL where they are.
+    """A column of lists, structs or maps as bytes, equal where the values are; NULL where they are.
 
-    Each value is a byte that says whether it is there, its length, and its bytes.
+    A list is its items, a struct its members, a map its entries in their order. Each is a byte that says
+    whether it is there, its length, and its bytes.
 
     Raises:
-        SchemaError: the lists hold what has neither codes nor text.
+        SchemaError: they hold what has neither codes nor text.
     """
-    lists = cast("Any", column)  # the stubs know lists by another class
-    values = lists.values
-    if pa.types.is_list(values.type):
+    nested = cast("Any", column)  # the stubs know it by another class
+    mask = None if column.null_count == 0 else pc.is_null(column)
+    if pa.types.is_struct(column.type):
+        parts: list[Any] = [_items(member) for member in nested.flatten()]
+        joined: Any = pc.binary_join_element_wise(*parts, b"") if parts else _empty(len(column))
+        made = joined if mask is None else cast("Any", pc).if_else(mask, None, joined)
+        return cast("pa.Array", made)
+    if pa.types.is_map(column.type):
+        entries = cast("Any", pc).binary_join_element_wise(
+            _items(nested.keys), _items(nested.items), b""
+        )
+    else:
+        entries = _items(nested.values)
+    offsets = pa.array(nested.offsets.to_numpy().copy())  # a slice of them takes no mask
+    lists: Any = pa.ListArray.from_arrays(offsets, entries, mask=mask)
+    return cast("pa.Array", pc.binary_join(lists, b""))
+
+
+def _items(values: pa.Array) -> pa.Array:
+    """Values as bytes with a head each, none of them NULL."""
+    if pa.types.is_nested(values.type):
         values = packed(values)
-    body = as_bytes(values) if is_text(values.type) else _code_bytes(values)
     valid = validity(values)
+    # Arrow leaves bytes under NULLs, which would be told apart by their length.
+    is_bytes = is_text(values.type)
+    body = as_bytes(values).fill_null(b"") if is_bytes else _code_bytes(values)
     heads = np.zeros(len(values), np.dtype([("there", np.uint8), ("length", "<i4")]))
     heads["there"] = 1 if valid is None else valid
     heads["length"] = np.diff(text(body)[0]) if len(body) else 0
     data = [None, pa.py_buffer(heads.tobytes())]
     head = pa.Array.from_buffers(pa.binary(heads.dtype.itemsize), len(values), data)
-    parts: list[Any] = [head.cast(pa.binary()), body.fill_null(b""), b""]
-    whole = pc.binary_join_element_wise(*parts)
-    mask = None if column.null_count == 0 else pc.is_null(column)
-    offsets = pa.array(lists.offsets.to_numpy().copy())  # a slice of them takes no mask
-    made: Any = pa.ListArray.from_arrays(offsets, whole, mask=mask)
-    return cast("pa.Array", pc.binary_join(made, b""))
+    parts: list[Any] = [head.cast(pa.binary()), body, b""]
+    return cast("pa.Array", pc.binary_join_element_wise(*parts))
+
+
+def _empty(rows: int) -> pa.Array:
+    """So many times no bytes."""
+    return pa.array([b""] * rows, pa.binary())
 
 
 def _code_bytes(values: pa.Array) -> pa.Array:

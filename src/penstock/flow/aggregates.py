@@ -88,11 +88,6 @@ def check_groups(keys: tuple[str, ...], schema: Schema) -> None:
         SchemaError: there is no such column.
     """
     check_columns(keys, schema, "group_by")
-    for key in keys:
-        if pa.types.is_list(schema[key].type):
-            raise FlowError(
-                f"expected a column of single values to group by; found the array {key!r}"
-            )
     if len(set(keys)) != len(keys):
         raise FlowError(f"expected each column once; found group_by{keys!r}")
 

@@ -19,7 +19,6 @@ from penstock.flow.checks import (
     check_condition,
     check_duration,
     check_format,
-    check_keepable,
     check_number,
     check_schema,
     check_text,
@@ -206,9 +205,6 @@ class Flow:
         Raises:
             FlowError: another function of the same name was passed to `map_batches` or `process`.
         """
-        if isinstance(node, Stateful):
-            for above in node.inputs:
-                check_keepable(above.schema)
         known = self._nodes.setdefault(node.identity, node)
         assert isinstance(known, type(node)), "a digest collides"
         one, other = function_of(known), function_of(node)

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from penstock.core.names import hint, known_names
-from penstock.core.schema import Schema, type_text
+from penstock.core.schema import Schema
 from penstock.core.time import duration_us
 from penstock.errors import FlowError, SchemaError, UserError
 from penstock.expr import Expression, compile_expression
@@ -33,7 +33,6 @@ __all__ = [
     "check_duration",
     "check_format",
     "check_function",
-    "check_keepable",
     "check_name",
     "check_number",
     "check_registry",
@@ -265,23 +264,3 @@ def check_written(format_: object, registry: object, schema: Schema) -> Encoded 
         case Kind.PROTOBUF:
             protobuf_schema(schema, "Value", "topic")
     return format_
-
-
-def check_keepable(schema: Schema) -> None:
-    """Checks that an operator with state can keep rows of a schema.
-
-    Raises:
-        FlowError: it has objects; the message shows what to choose of them.
-    """
-    for one in schema:
-        inner, name = one.type, one.name
-        while pa.types.is_list(inner):
-            inner, name = inner.value_type, f"{name}[1]"
-        if pa.types.is_nested(inner):
-            member = f"{name}['name']"
-            if pa.types.is_struct(inner):
-                member = f"{name}.{inner.field(0).name}"
-            raise FlowError(
-                f"expected single values, and arrays of such, where rows are kept; found {one.name!r}, "
-                f"{type_text(one.type)}. Choose what is needed of it before: select(…, name={member!r})"
-            )

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from penstock.core import vectors
 from penstock.core.time import duration_text
 from penstock.errors import FlowError
 from penstock.ops.aggregates import (
@@ -116,9 +115,6 @@ class AggregateSpec:
                 f"expected windows to be kept at least as long as they are corrected "
                 f"({duration_text(self.correct_us)}); found {duration_text(self.keep_us)}"
             )
-        for key in self.keys:
-            if not (vectors.is_fixed(key.type) or vectors.is_text(key.type)):
-                raise FlowError(f"expected a key of a plain type; found {key.name!r}, a {key.type}")
         ends = [
             pa.field(n, pa.timestamp("us", "UTC"), nullable=False)
             for n in (WINDOW_START, WINDOW_END)

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from penstock.core.delta import TIME
 from penstock.core.keys import hash_columns
-from penstock.core.vectors import Vector, coarse_codes, from_int64, packed, raw
+from penstock.core.vectors import Vector, coarse_codes, from_int64, raw
 from penstock.state import kernels
 from penstock.state.kernels import grouping
 from penstock.state.layout import (
@@ -103,11 +103,10 @@ class Bag:
             stretches: int64[n], where in time each row lies; None is 0 each.
         """
         columns = {field.name: rows.column(field.name) for field in self.schema}
-        plain = [packed(c) if pa.types.is_list(c.type) else c for c in columns.values()]
         zeros = np.zeros(len(rows), np.int64)
+        columns[ROW] = from_int64(hash_columns([*columns.values()], len(rows)))
         columns[WINDOW] = from_int64(zeros if stretches is None else stretches)
         columns[HASH] = from_int64(hashes_)
-        columns[ROW] = from_int64(hash_columns(plain, len(rows)))
         if self.order is not None:
             name, descending = self.order
             places = coarse_codes(

@@ -335,7 +335,7 @@ def equal(left: pa.Array, at: Vector, right: pa.Array, there: Vector) -> Vector:
 
 def _plain(column: pa.Array) -> pa.Array:
     """A column that can be compared."""
-    return vectors.packed(column) if pa.types.is_list(column.type) else column
+    return vectors.packed(column) if pa.types.is_nested(column.type) else column
 
 
 def combine(value: Value, rows: pa.RecordBatch, ids: Vector, groups: int) -> list[pa.Array]:
@@ -411,7 +411,9 @@ def pick_pair(
 
 def order_codes(column: pa.Array) -> Vector:
     """int64[n] of the same order as the values."""
-    return ranks([column], len(column)) if vectors.is_text(column.type) else vectors.codes(column)
+    if vectors.is_text(column.type) or pa.types.is_nested(column.type):
+        return ranks([column], len(column))
+    return vectors.codes(column)
 
 
 def _rows(numbers: Vector) -> pa.Array:

@@ -200,7 +200,7 @@ class Top(Timeless):
         named = [*self.order, *((f.name, False) for f in self.input)]
         for i, (name, descending) in enumerate(named):
             column = rows.column(name)
-            plain = vectors.packed(column) if pa.types.is_list(column.type) else column
+            plain = vectors.packed(column) if pa.types.is_nested(column.type) else column
             columns[str(i)] = plain
             by.append((str(i), "descending" if descending else "ascending"))
         keys: Any = [(name, direction, "at_end") for name, direction in by]

@@ -241,7 +241,7 @@ class WindowFunctions(Timeless):
         if not differs.all():
             for field in self.input:
                 column = rows.column(field.name)
-                columns.append(vectors.packed(column) if pa.types.is_list(field.type) else column)
+                columns.append(vectors.packed(column) if pa.types.is_nested(field.type) else column)
                 keys.append((str(len(keys)), "ascending", "at_end"))
             if COPY in rows.schema.names:  # with values that may differ
                 columns.append(rows.column(COPY))
