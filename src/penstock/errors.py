@@ -49,7 +49,15 @@ class UserError(PenstockError):
 
 
 class SchemaError(UserError):
-    """A schema text, a column name or a type does not fit."""
+    """A schema text, a column name or a type does not fit.
+
+    Attributes:
+        at: where in a query's text, from 0; None: it isn't known.
+        near: the word of a query at which DuckDB stopped, and how many like it come before it.
+    """
+
+    at: int | None = None
+    near: tuple[str, int] | None = None
 
 
 class FlowError(UserError):

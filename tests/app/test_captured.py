@@ -99,8 +99,8 @@ WRONG_SINKS = {
     "INTO 'x.db' WITH (tabel = 'u') AS SELECT x FROM s": "line 2, column 33, SINK o: expected the options",
     "INTO 'ftp://a:pw@b/c' AS SELECT x FROM s": "line 2, column 20, SINK o: expected a target such as",
     "INTO AS SELECT": "line 2, column 23: expected AS; found 'SELECT'",
-    "INTO 'x.db' AS SELECT x, count(*) AS n FROM s GROUP BY x EMIT CHANGES": "line 2, SINK o: expected emit",
-    "INTO 'x.db' AS SELECT x FROM s EMIT UPSERTS": "line 2, SINK o: expected emit",
+    "INTO 'x.db' AS SELECT x, count(*) AS n FROM s GROUP BY x EMIT CHANGES": "column 1, SINK o: expected",
+    "INTO 'x.db' AS SELECT x FROM s EMIT UPSERTS": "column 1, SINK o: expected emit",
     "INTO 'x.db' 'postgres://a:pw@b/c' AS SELECT x FROM s": "found 'postgres://a@b/c'",
 }  # fmt: skip
 

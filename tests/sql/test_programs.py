@@ -144,17 +144,54 @@ MISTAKES = {
     "DROP TABLE x": "line 1, column 1: expected CREATE; found 'DROP'",
     "CREATE INDEX x": "expected CREATE STREAM, TABLE, VIEW, MATERIALIZED VIEW, SINK; found 'INDEX'",
     "CREATE STREAM s (x BIGINT) WITH (colour = 'red')": "line 1, column 34, STREAM s: expected the options",
-    "CREATE STREAM s (x BIGGINT)": "line 1, STREAM s: expected",
+    "CREATE STREAM s (x BIGGINT)": "line 1, column 1, STREAM s: expected",
     "CREATE STREAM s (x BIGINT": "found the end of the statement",
     "CREATE STREAM s (x BIGINT, PRIMARY KEY (x))": "expected PRIMARY KEY in CREATE TABLE",
     "CREATE TABLE t (x BIGINT)": "expected PRIMARY KEY",
     "CREATE STREAM s (x BIGINT, WATERMARK FOR x AS y)": "expected WATERMARK FOR at AS at - INTERVAL 30",
-    "CREATE STREAM s (x BIGINT);\nCREATE VIEW v AS SELECT y FROM s": "line 2, VIEW v: expected a query",
-    "CREATE STREAM s (x BIGINT);\nCREATE VIEW v AS SELEC x FROM s": "line 2, VIEW v: expected SQL; found",
+    "CREATE STREAM s (x BIGINT);\nCREATE VIEW v AS SELECT y FROM s": (
+        "line 2, column 25, VIEW v: expected a query"
+    ),
+    "CREATE STREAM s (x BIGINT);\nCREATE VIEW v AS SELEC x FROM s": (
+        "line 2, column 26, VIEW v: expected SQL; found"
+    ),
     "CREATE STREAM s (x BIGINT);\nCREATE VIEW v AS SELECT now() AS x FROM s": "found now()",
     "CREATE STREAM s (x BIGINT);\nCREATE VIEW v AS SELECT random() AS x FROM s": "found random()",
     "CREATE STREAM s (x BIGINT);\nCREATE VIEW v AS SELECT uuid() AS x FROM s": "found uuid()",
-    "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT x, x FROM s": "found 'x' twice",
+    "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT x, x FROM s": "column 56, VIEW v: expected columns",
+    "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT x, x + 1 AS X FROM s": "found 'X' twice",
+    "CREATE STREAM s (x BIGINT);\nCREATE VIEW v AS\n  SELECT x,\n    x + yy AS z FROM s": (
+        "line 4, column 9, VIEW v: expected a query that DuckDB understands; found: Binder Error: Referenced "
+        'column "yy" not found in FROM clause. Candidate bindings: "x"'
+    ),
+    "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT x FROM streem": "column 60, VIEW v: expected one of",
+    "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT x FROM s WHERE 1 < (SELECT x, x + 1 AS y FROM s)": (
+        "column 72, VIEW v: expected a query that DuckDB understands"
+    ),
+    "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT x,\n sum(x) FROM s WHERE sum(x) > 1": (
+        "line 2, column 22, VIEW v: expected a query that DuckDB understands; found: Binder Error: WHERE"
+    ),
+    "CREATE STREAM s (x BIGINT); CREATE VIEW v AS\nSELECT random() AS x FROM s": "line 2, column 8, VIEW v",
+    "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT a.x FROM s AS a,\n s AS b": (
+        "VIEW v: expected a join of two streams on an equality"
+    ),
+    "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT current_date AS d FROM s": "column 53, VIEW v",
+    "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT x FROM s USING SAMPLE 10%": "column 75, VIEW v: ",
+    "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT x FROM s LIMIT 10%": "QUALIFY percent_rank() OVER",
+    "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT x FROM s FOR UPDATE": "that only reads",
+    "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT x FROM s AT (VERSION => 3)": "AS OF reads a",
+    "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT a.x FROM s a POSITIONAL JOIN s b": "no order",
+    "CREATE STREAM s (x STRING); CREATE VIEW v AS SELECT DISTINCT x COLLATE NOCASE AS y FROM s": "lower(x)",
+    "CREATE STREAM s (x BIGINT); CREATE VIEW v AS WITH RECURSIVE r(a) USING KEY (a) AS (SELECT x FROM s "
+    "UNION SELECT a FROM r) SELECT a FROM r": "expected WITH RECURSIVE without USING KEY",
+    "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT x, i FROM s, generate_series(1, x) AS g(i)": (
+        "found 'GENERATE_SERIES(1, x) AS g(i)'. For a row for each of several numbers, UNNEST(range(3))"
+    ),
+    "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT x, ARRAY(SELECT x FROM s o ORDER BY x LIMIT 2) AS l "
+    "FROM s": "Write (SELECT list(x ORDER BY x) FROM (SELECT …))",
+    "CREATE STREAM s (x STRING); CREATE VIEW v AS SELECT histogram(length(x)) AS h FROM s": (
+        "column 77, VIEW v: expected a type among"
+    ),
     "CREATE STREAM s (x BIGINT); CREATE VIEW v AS DELETE FROM s": "expected one SELECT",
     "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT x FROM s TABLESAMPLE 10%": "TABLESAMPLE",
     "CREATE STREAM s (x BIGINT); CREATE SINK o INTO o AS SELECT x FROM s EMIT ON CLOSE": "expected EMIT for",
@@ -295,7 +332,7 @@ def test_a_table_has_an_event_time() -> None:
 )
 def test_options_that_contradict_are_refused(text: str, said: str) -> None:
     """The message names the statement, and what was expected."""
-    with pytest.raises(PenstockError, match=f"line 1, STREAM s: .*{re.escape(said)}"):
+    with pytest.raises(PenstockError, match=f"line 1, column 1, STREAM s: .*{re.escape(said)}"):
         SqlFlow("shop").sql(f"CREATE STREAM s ({text}")
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "known",
     "query_tables",
     "sql_type",
+    "stopped_at",
     "types_of",
 ]
 
@@ -56,6 +57,10 @@ BATCH_ROWS: Final = 131_072
 """Of a batch that DuckDB gives, as it does unasked."""
 _thread = threading.local()  # as connections are
 _numbers = itertools.count()
+_ONE_WORD: Final = re.compile(
+    r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|[\w.]*\d[eE][+-]?\d+|[\w.]+|<=|>=|<>|!=|=>|::|\|\||//|\*\*|->>?|\S"""
+)
+"""What DuckDB reads as one, in text that sqlglot wrote."""
 _HAS_TABLES: Final = re.compile(
     r"([\s(]|/\*.*?\*/|--[^\n]*\n)*(WITH|PIVOT|UNPIVOT)\b", re.IGNORECASE | re.DOTALL
 )
@@ -107,8 +112,33 @@ def types_of(tables: Mapping[str, pa.Schema], query: str) -> list[tuple[str, pa.
             names, columns = [str(one) for one in relation.types], relation.columns
         types = [_arrow_type(name) for name in names]
     except duckdb.Error as error:
-        raise EvaluationError(str(error).splitlines()[0]) from None
+        raise EvaluationError(_said(error)) from None
     return list(zip(columns, types, names, strict=True))
+
+
+def _said(error: Exception) -> str:
+    """What DuckDB says is wrong, and what it proposes instead."""
+    first, *others = str(error).splitlines()
+    more = [one for one in others[:1] if one.startswith(("Candidate bindings", "Did you mean"))]
+    return ". ".join([first.rstrip("!."), *more])
+
+
+def stopped_at(tables: Mapping[str, pa.Schema], query: str) -> tuple[str, int] | None:
+    """The word at which DuckDB stops, and how many like it come before; None: it doesn't say."""
+    import duckdb
+
+    words = _ONE_WORD.findall(query)
+    try:
+        connection().execute(f"EXPLAIN {_declared(tables)}\n" + "\n".join(words))
+    except duckdb.Error as error:
+        found = re.search(r"^LINE (\d+):", str(error), re.MULTILINE)
+    else:
+        return None
+    at = -1 if found is None else int(found[1]) - 2  # a word on each line, below the tables
+    if not 0 <= at < len(words):
+        return None
+    alike = [one.strip('"').lower() for one in words[: at + 1]]
+    return words[at].strip('"'), alike.count(alike[-1]) - 1
 
 
 def _declared(tables: Mapping[str, pa.Schema]) -> str:

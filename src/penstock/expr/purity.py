@@ -118,11 +118,13 @@ def check_query_pure(con: duckdb.DuckDBPyConnection, query: str) -> None:
     [(tree,)] = con.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
     for name, arguments in _names(json.loads(tree).get("statements", [])):
         if arguments is not None and varies(con, name, arguments):
-            raise SchemaError(
+            error = SchemaError(
                 "expected a query that gives the same whenever it is computed, because a batch may be "
                 f"computed again after a crash; found {name}(). {_advice(name)}"
                 f"{_FILTER if name in _CLOCK else ''}"
             )
+            error.near = name, 0
+            raise error
 
 
 def varies(con: duckdb.DuckDBPyConnection, name: str, arguments: int) -> bool:

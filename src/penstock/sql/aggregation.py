@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import pyarrow as pa
 from sqlglot import exp
 
 from penstock.core.sketches.functions import AGGREGATES
 from penstock.errors import SchemaError
+from penstock.expr import compile_expression
 from penstock.flow import AggregateCall, Stream, bloom_filter_agg
+from penstock.flow.graph import Stateful
 from penstock.flow.rolling import RowWindow
 from penstock.sql.relation import Relation, quoted
 from penstock.sql.scope import Windows
@@ -84,7 +87,10 @@ def call_of(tree: exp.Expr, *, windowed: bool = False) -> AggregateCall | None:
     if windowed and (found := _of_window(tree, where)) is not None:
         return found
     kind = KINDS.get(type(tree))
-    if kind is None or tree.expressions or isinstance(tree.this, exp.Distinct | exp.Order):
+    several = tree.args.get("expressions") or tree.args.get(
+        "count"
+    )  # max(x, 3): the three greatest
+    if kind is None or several or isinstance(tree.this, exp.Distinct | exp.Order):
         return None
     return AggregateCall(kind, lowered(tree.this), where)
 
@@ -134,7 +140,10 @@ def aggregated(
         calls: what is computed.
         window: cuts the rows into windows first; the groups then have `window_start` and `window_end`.
     """
-    kept_up = all(one.call is not None for one in calls)
+    kept_up = all(
+        one.call is not None and (window is not None or _is_kept_up(one.call, rows))
+        for one in calls
+    )
     if window is not None:
         if not kept_up:
             odd = next(one.sql for one in calls if one.call is None)
@@ -160,6 +169,13 @@ def aggregated(
     return rows.query((), (keys,), query, placed=keys, always=not keys)
 
 
+def _is_kept_up(call: AggregateCall, rows: Relation) -> bool:
+    """Whether the engine computes it of values of its argument's type."""
+    if call.column is None or call.kind == "count":
+        return True
+    return not pa.types.is_nested(compile_expression(call.column, rows.schema).type)
+
+
 def _sliding(
     rows: Relation, keys: Sequence[str], calls: Mapping[str, AggregateCall], window: Windows
 ) -> Relation:
@@ -179,7 +195,7 @@ def _sliding(
 
 def of_nothing(rows: Relation, calls: Sequence[Called]) -> Relation:
     """The aggregates of all rows, which are there even of none."""
-    if any(one.call is None for one in calls):
+    if isinstance(rows.node, Stateful) and getattr(rows.node.operator, "always", False):
         return rows  # computed by a query, which is asked of none, too
     names = ", ".join(f"{quoted(name)}" for name in rows.names)
     counted = {one.name for one in calls if one.counts}

@@ -104,7 +104,7 @@ class SqlFlow(Flow):
 
         Raises:
             FlowError: a statement can't be read; or SchemaError: its query isn't supported. The message
-                names the line.
+                names line and column.
         """
         from penstock.sql.statements import statements
 
@@ -112,18 +112,24 @@ class SqlFlow(Flow):
 
     def take(self, program: Sequence[Statement], *, dialect: str = "duckdb") -> None:
         """Takes up statements that are read already; see `sql`."""
+        from penstock.sql.places import PlacedQueryError
         from penstock.sql.statements import PlacedError
 
         for statement in program:
             try:
                 self._run(statement, dialect)
-            except PlacedError as error:
-                line, column = error.place or (statement.line, 1)
-                what = f"{statement.kind} {statement.name}"
-                raise FlowError(f"line {line}, column {column}, {what}: {error}") from error
             except (FlowError, SchemaError) as error:
-                what = f"{statement.kind} {statement.name}"
-                raise type(error)(f"line {statement.line}, {what}: {error}") from error
+                what, place, told = (
+                    f"{statement.kind} {statement.name}",
+                    statement.place,
+                    str(error),
+                )
+                if isinstance(error, PlacedError):
+                    place = error.place or place
+                elif isinstance(error, PlacedQueryError):
+                    place, told = statement.in_program(error.place), error.message
+                kind = FlowError if isinstance(error, FlowError) else SchemaError
+                raise kind(f"line {place[0]}, column {place[1]}, {what}: {told}") from error
 
     def _run(self, statement: Statement, dialect: str) -> None:
         match statement.kind:

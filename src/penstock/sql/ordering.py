@@ -9,7 +9,9 @@ import pyarrow as pa
 from sqlglot import exp
 
 from penstock.errors import SchemaError
+from penstock.expr.duck import connection
 from penstock.flow.shaping import TOP_MAX, top
+from penstock.sql.places import within
 from penstock.sql.relation import Relation, quoted
 from penstock.sql.scope import Scope
 
@@ -30,28 +32,36 @@ def limited(scope: Scope, query: exp.Expr, carried: Sequence[str]) -> Relation:
     on = distinct.args.get("on") if isinstance(distinct, exp.Distinct) else None
     order = [] if query.args.get("order") is None else query.args["order"].expressions
     labels = [name for alias, name in scope.names if alias == ""]
-    scope, by = _ordered(scope, [_named(one, labels) for one in order])
+    scope, by = _ordered(scope, _each(order, labels))
     rows = scope.rows
     if on is not None:
         wide, keys = Scope(rows, scope.names).computed(on.expressions, "on")
-        rows = _first(wide.rows, by, 1, [*carried, *keys])
+        rows = _numbered(wide.rows, by, 1, 0, [*carried, *keys])
     n, offset = _number(query, "limit"), _number(query, "offset") or 0
     if n is None and not offset:
         return rows
-    if n is not None and not offset and n <= TOP_MAX and n > 0:
-        return _first(rows, by, n, carried)
+    return _numbered(rows, by, n, offset, carried)
+
+
+def _numbered(
+    rows: Relation, by: Sequence[tuple[str, bool]], n: int | None, offset: int, per: Sequence[str]
+) -> Relation:
+    """Some rows of each group, in an order: n, or all, behind the first `offset` ones."""
+    is_plain = not any(pa.types.is_nested(rows.schema[name].type) for name, _ in by)
+    if n is not None and not offset and 0 < n <= TOP_MAX and is_plain:
+        return _first(rows, by, n, per)
     words = [f"{quoted(name)} {'DESC' if down else 'ASC'} NULLS LAST" for name, down in by]
     words += [f"{quoted(name)} NULLS LAST" for name in rows.names]
-    per = ", ".join(map(quoted, carried))
-    number = scope.fresh("row number")
-    over = f"{'PARTITION BY ' + per if per else ''} ORDER BY {', '.join(words)}"
+    keys = ", ".join(map(quoted, per))
+    number = Scope(rows, {}).fresh("row number")
+    over = f"{'PARTITION BY ' + keys if keys else ''} ORDER BY {', '.join(words)}"
     low, high = offset, "" if n is None else f" AND {quoted(number)} <= {offset + n}"
     return rows.query(
         (),
-        (tuple(carried),),
+        (tuple(per),),
         f"SELECT * EXCLUDE ({quoted(number)}) FROM (SELECT *, row_number() OVER ({over}) AS {quoted(number)} "
         f"FROM rows0) WHERE {quoted(number)} > {low}{high}",
-        placed=carried,
+        placed=tuple(per),
     )
 
 
@@ -103,6 +113,14 @@ def _first(rows: Relation, by: Sequence[tuple[str, bool]], n: int, per: Sequence
     return Relation(rows.flow, rows.flow.node(node))
 
 
+def _each(order: Sequence[exp.Expr], labels: Sequence[str]) -> list[tuple[exp.Expr, bool, bool]]:
+    """See `_named`, of each; ORDER BY ALL is by all columns."""
+    if len(order) == 1 and isinstance(order[0].this, exp.Var) and order[0].name.upper() == "ALL":
+        _, *how = _named(order[0], labels)
+        return [(exp.column(label), how[0], how[1]) for label in labels]
+    return [_named(one, labels) for one in order]
+
+
 def _named(one: exp.Expr, labels: Sequence[str]) -> tuple[exp.Expr, bool, bool]:
     """What is ordered by, whether descending, and whether NULL comes first."""
     assert isinstance(one, exp.Ordered)
@@ -119,9 +137,22 @@ def _number(query: exp.Expr, what: str) -> int | None:
     found = query.args.get(what)
     if found is None:
         return None
-    value = found.expression
-    if not isinstance(value, exp.Literal) or value.is_string or not str(value.this).isdecimal():
-        raise SchemaError(
-            f"expected a whole number in {what.upper()}; found {found.sql(dialect='duckdb')!r}"
-        )
-    return int(value.this)
+    value = found.args.get("count") if isinstance(found, exp.Fetch) else found.expression
+    if isinstance(value, exp.Literal) and not value.is_string and str(value.this).isdecimal():
+        return int(value.this)
+    number = None if value is None else _constant(value)
+    if number is None or number < 0:
+        with within(found):
+            raise SchemaError(
+                f"expected a whole number in {what.upper()}; found {found.sql(dialect='duckdb')!r}"
+            )
+    return number
+
+
+def _constant(tree: exp.Expr) -> int | None:
+    """The whole number that an expression without columns is; None: it is none."""
+    if tree.find(exp.Column, exp.Query, exp.Placeholder, exp.Parameter) is not None:
+        return None
+    text = f"SELECT TRY_CAST(({tree.sql(dialect='duckdb')}) AS BIGINT)"
+    [(found,)] = connection().execute(text).fetchall()
+    return None if found is None else int(found)

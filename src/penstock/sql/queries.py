@@ -23,6 +23,7 @@ from penstock.errors import SchemaError
 from penstock.expr.expression import sql_type
 from penstock.sql.aggregation import Called, aggregated, call_of, counts, of_nothing, with_defaults
 from penstock.sql.ordering import first_rows, limited
+from penstock.sql.places import within
 from penstock.sql.recursion import recursive
 from penstock.sql.relation import Relation, quoted
 from penstock.sql.rules.first_rows import at_most
@@ -55,6 +56,12 @@ def compile_tree(query: exp.Expr, env: Environment, carry: Carry | None = None) 
         SchemaError: it can't be kept up, or can't be read.
     """
     env = _with_ctes(query, env)
+    with within(query):
+        return _compiled(query, env, carry)
+
+
+def _compiled(query: exp.Expr, env: Environment, carry: Carry | None) -> Answer:
+    """See `compile_tree`; its WITH is in the environment."""
     match query:
         case exp.Subquery():
             answer = compile_tree(query.this, env, carry)
@@ -154,10 +161,11 @@ class _Select:
         select = self.select
         nodes = (node for item in self.items for node in shallow(item))
         if odd := next((node for node in nodes if isinstance(node, MAKE_ROWS)), None):
-            raise SchemaError(
-                "expected UNNEST in FROM, as in FROM t, UNNEST(t.tags) AS u(tag); found "
-                f"{odd.sql(dialect='duckdb')!r} in SELECT"
-            )
+            with within(odd):
+                raise SchemaError(
+                    "expected UNNEST in FROM, as in FROM t, UNNEST(t.tags) AS u(tag); found "
+                    f"{odd.sql(dialect='duckdb')!r} in SELECT"
+                )
         where = conjuncts(None if select.args.get("where") is None else select.args["where"].this)
         plain = [one for one in where if not subqueries(one)]
         scope = From(select, self.env, self.carry, compile_tree, self.subqueries).build(plain)

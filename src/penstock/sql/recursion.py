@@ -44,4 +44,5 @@ def recursive(cte: exp.CTE, env: Environment) -> Relation:
     if not relations:
         return constant(env.flow, query)
     first, *others = relations
-    return first.query(others, [() for _ in relations], query)
+    # It is asked of no rows, too: an aggregate of none is a row.
+    return first.query(others, [() for _ in relations], query, always=True)

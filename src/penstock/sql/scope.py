@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -15,10 +15,11 @@ from penstock.flow.graph import Node
 from penstock.flow.rolling import RowWindow
 from penstock.flow.windows import Late
 from penstock.ops import Window
+from penstock.sql.places import within
 from penstock.sql.relation import Relation
 from penstock.sql.trees import Name, internal, lowered, own_columns, replaced, subqueries
 
-__all__ = ["Answer", "Carry", "Environment", "Named", "Scope", "Sizes", "Windows"]
+__all__ = ["Answer", "Carry", "Environment", "Named", "NamedTables", "Scope", "Sizes", "Windows"]
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,35 @@ class Named:
         return Named(rows, columns)
 
 
+class NamedTables(Mapping[str, Named]):
+    """The tables of a program, by their names in lower case, each looked at when it is asked for.
+
+    So a table that a query can't read, and a hundred that it doesn't, are no matter of this query's.
+    """
+
+    def __init__(self, made: Mapping[str, Relation | Named]) -> None:
+        self._made = made
+
+    @staticmethod
+    def of(tables: Mapping[str, Relation]) -> NamedTables:
+        """Tables by name."""
+        return NamedTables({name.lower(): rows for name, rows in tables.items()})
+
+    def with_(self, name: str, table: Named) -> NamedTables:
+        """The same, and another."""
+        return NamedTables({**self._made, name: table})
+
+    def __getitem__(self, name: str) -> Named:
+        found = self._made[name]
+        return found if isinstance(found, Named) else Named.of(found)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._made)
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+
 @dataclass
 class Sizes:
     """How many records the topics of a program have, and what came of it.
@@ -97,7 +127,7 @@ class Environment:
     """
 
     flow: Flow
-    tables: Mapping[str, Named] = field(default_factory=dict)
+    tables: NamedTables = field(default_factory=lambda: NamedTables({}))
     clocks: tuple[Node, ...] = ()
     sizes: Sizes = field(default_factory=Sizes)
 
@@ -118,7 +148,7 @@ class Environment:
 
     def with_(self, name: str, table: Named) -> Environment:
         """The same, and another."""
-        return replace(self, tables={**self.tables, name.lower(): table})
+        return replace(self, tables=self.tables.with_(name.lower(), table))
 
 
 @dataclass(frozen=True)
@@ -202,9 +232,10 @@ class Scope:
         made = self.resolved(tree)
         for column in own_columns(made):
             if column.table != "$":
-                raise SchemaError(
-                    f"expected a column of this query; found {column.sql(dialect='duckdb')!r}"
-                )
+                with within(column):
+                    raise SchemaError(
+                        f"expected a column of this query; found {column.sql(dialect='duckdb')!r}"
+                    )
         return lowered(made)
 
     def computed(self, trees: Sequence[exp.Expr], prefix: str) -> tuple[Scope, list[str]]:

@@ -17,6 +17,7 @@ from typing import Final, Protocol
 import pyarrow as pa
 from sqlglot import exp
 
+from penstock.core.names import known_names
 from penstock.core.schema import Field, Schema
 from penstock.errors import SchemaError
 from penstock.expr.query import common_type
@@ -24,6 +25,7 @@ from penstock.flow.graph import RowStep
 from penstock.ops.joins.table_join import How
 from penstock.ops.rows import Unnest
 from penstock.sql.nulls import null_safe
+from penstock.sql.places import within
 from penstock.sql.relation import Relation, quoted
 from penstock.sql.rules.constants import constant
 from penstock.sql.rules.intervals import Apart, apart
@@ -31,7 +33,15 @@ from penstock.sql.rules.join_order import Same, are_alike, by_key, by_size, equa
 from penstock.sql.rules.products import check_product
 from penstock.sql.rules.temporal import filtered, is_temporal
 from penstock.sql.scope import Answer, Carry, Environment, Named, Scope
-from penstock.sql.trees import conjuncts, free, own_columns, replaced, subqueries
+from penstock.sql.trees import (
+    conjuncts,
+    free,
+    joined_in,
+    own_columns,
+    parts_of,
+    replaced,
+    subqueries,
+)
 
 __all__ = ["Ask", "CompileQuery", "From", "as_key", "carried", "joined_back"]
 
@@ -84,15 +94,30 @@ class From:
         if first is None:
             return self._of_nothing(where)
         joins = self.select.args.get("joins") or []
-        self.names = self._named([first.this, *(join.this for join in joins)])
+        sources = [first.this, *(join.this for join in joins)]
+        self.names = self._named([part for source in sources for part in parts_of(source)])
         sides = {(join.side or "").upper() for join in joins}
         held = list(where) if sides & {"RIGHT", "FULL"} else []
         self.pool += [] if held else where
         if self.carry is not None:
             self.current = Scope(self.carry.rows, dict(self.carry.names))
-        self._add(first.this)
+        return self.joined(first.this, joins, held)
+
+    def joined(
+        self, first: exp.Expr, joins: Sequence[exp.Join], held: Sequence[exp.Expr] = ()
+    ) -> Scope:
+        """The rows of joined sources.
+
+        Args:
+            first: the source before the joins.
+            joins: with the others.
+            held: conditions of the rows that are joined; they aren't applied before.
+        """
+        with within(first):
+            self._add(first)
         for join in joins:
-            self._join(join)
+            with within(join):
+                self._join(join)
         self._flush()
         assert self.current is not None
         self.pool += held
@@ -130,7 +155,7 @@ class From:
 
     def _add(self, source: exp.Expr) -> None:
         """A source that is joined inside."""
-        if isinstance(source, exp.Unnest) or free(source):
+        if isinstance(source, exp.Unnest) or (joined_in(source) is None and free(source)):
             self._flush()
             self._beside(source, "inner")
         else:
@@ -139,22 +164,33 @@ class From:
     def _loaded(self, source: exp.Expr) -> Scope:
         alias = source.alias_or_name
         match source:
-            case exp.Table():
-                if source.args.get("sample") is not None:
-                    raise SchemaError(
-                        "expected a table without TABLESAMPLE, as chance gives no view"
-                    )
+            case exp.Table() if isinstance(source.this, exp.Identifier):
                 named = self.env.table(source.name)
+            case exp.Subquery() if (first := joined_in(source)) is not None:
+                return self._joined(source, first)
             case exp.Subquery():
                 named = self._renamed(self.compile(source.this, self.env, None).named(), source)
             case exp.Lateral():
                 return self._loaded(_unwrapped(source))
             case _:
                 raise SchemaError(
-                    f"expected a table or a subquery; found {source.sql(dialect='duckdb')!r}, which isn't "
-                    "supported"
+                    f"expected a table or a subquery; found {source.sql(dialect='duckdb')!r}. For a row for "
+                    "each of several numbers, UNNEST(range(3)) AS u(i)"
                 )
         return self._scope(named, alias)
+
+    def _joined(self, source: exp.Subquery, first: exp.Table) -> Scope:
+        """Joins in parentheses, which are joined before."""
+        if source.alias:
+            raise SchemaError(
+                f"expected no name of joins in parentheses; found {source.alias!r}. Name a subquery: "
+                "(SELECT … FROM a JOIN b …) AS x"
+            )
+        inner = replace(self, carry=None, current=None, waiting=[], pool=[], asking=[])
+        inner.names = self.names
+        alone = first.copy()
+        alone.set("joins", None)
+        return inner.joined(alone, first.args.get("joins") or ())
 
     def _renamed(self, named: Named, source: exp.Expr) -> Named:
         """Columns that the alias names: `AS t(a, b)`."""
@@ -191,6 +227,10 @@ class From:
     # -- joins --------------------------------------------------------------------------------------
 
     def _join(self, join: exp.Join) -> None:
+        if join.args.get("using"):
+            raise SchemaError(
+                f"expected ON in joins in parentheses; found {join.sql(dialect='duckdb')!r}"
+            )
         kind, side = (join.kind or "").upper(), (join.side or "").upper()
         asof = (join.method or "").upper() == "ASOF"
         on = conjuncts(join.args.get("on"))
@@ -202,7 +242,8 @@ class From:
         how = {"LEFT": "left", "RIGHT": "right", "FULL": "full"}.get(side, "inner")
         how = {"SEMI": "semi", "ANTI": "anti"}.get(kind, how)
         self._flush()
-        if isinstance(join.this, exp.Lateral | exp.Unnest) or free(join.this):
+        is_beside = joined_in(join.this) is None and free(join.this)
+        if isinstance(join.this, exp.Lateral | exp.Unnest) or is_beside:
             if how not in ("inner", "left") or on:
                 raise SchemaError(
                     "expected LATERAL with JOIN or LEFT JOIN … ON TRUE; found "
@@ -354,9 +395,33 @@ class From:
         fields = [Field(f.name, type_.value_type) if f.name == made else f for f in rows.schema]
         node = RowStep(rows.node, Unnest(made, made), Schema(tuple(fields)))
         rows = Relation(rows.flow, rows.flow.node(node))
-        names = {key: made for key in self.names if key[0] == alias}
-        self.current = Scope(rows, {**self.current.names, **names})
+        scope, names = _members(Scope(rows, self.current.names), source, made, self.names)
+        self.current = replace(scope, names={**self.current.names, **names})
         self._apply()
+
+
+def _members(
+    scope: Scope, source: exp.Unnest, element: str, wanted: Mapping[tuple[str, str], str]
+) -> tuple[Scope, dict[tuple[str, str], str]]:
+    """The rows with the columns that an UNNEST gives: its elements; of objects without a name, members."""
+    alias, labels = source.alias_or_name, source.alias_column_names
+    type_ = scope.rows.schema[element].type
+    columns = [name for of, name in wanted if of == alias]
+    if labels or not pa.types.is_struct(type_):
+        return scope, dict.fromkeys(((alias, name) for name in columns), element)
+    members = {member.name.lower(): member.name for member in type_}
+    names: dict[tuple[str, str], str] = {}
+    added: dict[str, str] = {}
+    for name in columns:
+        if name.lower() not in members:
+            raise SchemaError(
+                f"expected one of the members {known_names(list(members))} of {alias!r}; found {name!r}. "
+                f"Name the object: UNNEST(…) AS {alias}(one)"
+            )
+        made = scope.fresh(f"{alias}.{name}", added)
+        added[made] = f"struct_extract({quoted(element)}, '{members[name.lower()]}')"
+        names[alias, name] = made
+    return replace(scope, rows=scope.rows.added(added)), names
 
 
 def _unwrapped(source: exp.Lateral) -> exp.Expr:
@@ -371,13 +436,9 @@ def _unwrapped(source: exp.Lateral) -> exp.Expr:
 
 
 def as_key(name: str, one: pa.DataType, other: pa.DataType) -> str:
-    """A column as a join's key, in the type in which two types are compared.
-
-    Keys are single values: lists and the like are compared as text.
-    """
+    """A column as a join's key, in the type in which two types are compared."""
     type_ = common_type(one, other)
-    text = quoted(name) if type_ is None else f"CAST({quoted(name)} AS {type_})"
-    return f"CAST({text} AS VARCHAR)" if pa.types.is_nested(one) else text
+    return quoted(name) if type_ is None else f"CAST({quoted(name)} AS {type_})"
 
 
 def _keys(

@@ -77,7 +77,9 @@ class Statement:
         target: the address of another system that a sink writes, instead of a topic.
         emit: what a sink writes of a table: `closed`, `changes`, `upserts`; None is what fits.
         every: how often, if said.
-        places: line and column of what follows INTO (by the name `into`) and of each option.
+        places: line and column of what follows INTO (by the name `into`), of each option, and of the query
+            (by the name `as`).
+        column: of `line` where it begins, from 1.
     """
 
     kind: str
@@ -92,6 +94,17 @@ class Statement:
     emit: str | None = None
     every: str | None = None
     places: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    column: int = 1
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Line and column where it begins."""
+        return self.line, self.column
+
+    def in_program(self, place: tuple[int, int]) -> tuple[int, int]:
+        """Line and column in the program of a place in the query's text."""
+        line, column = self.places["as"]
+        return line + place[0] - 1, place[1] + (column - 1 if place[0] == 1 else 0)
 
 
 def statements(text: str) -> list[Statement]:
@@ -124,7 +137,7 @@ class _Reader:
         self.places: dict[str, tuple[int, int]] = {}
 
     def statement(self) -> Statement:
-        line = self.tokens[0].line
+        line, column = self._begin(self.tokens[0])
         if self._take("SET"):
             name = self._name("a setting").lower()
             self._expect("=")
@@ -164,6 +177,7 @@ class _Reader:
             emit,
             every,
             self.places,
+            column,
         )
 
     def _destination(self) -> tuple[str | None, str | None]:
@@ -256,6 +270,7 @@ class _Reader:
         if start >= end:
             raise self._error("a SELECT")
         self.at = len(self.tokens)
+        self.places["as"] = self._begin(self.tokens[start])
         return self._source(self.tokens[start:end]), emit, every
 
     def _emits(self, at: int, kind: str) -> bool:
@@ -268,8 +283,9 @@ class _Reader:
         if kind != "SINK" and (
             words in (["ON", "CLOSE"], ["CHANGES"], ["UPSERTS"]) or words[:1] == ["EVERY"]
         ):
+            line, column = self._begin(self.tokens[at])
             raise FlowError(
-                f"line {self.tokens[at].line}: expected EMIT in CREATE SINK; found it in CREATE {kind}. A "
+                f"line {line}, column {column}: expected EMIT in CREATE SINK; found it in CREATE {kind}. A "
                 "view shows what each version contains; a sink says which changes a topic gets"
             )
         return kind == "SINK"
@@ -332,9 +348,10 @@ class _Reader:
         if token is None and self.at < len(self.tokens):
             token = self.tokens[self.at]
         if token is None:
-            last = self.tokens[-1]
+            line, column = self._begin(self.tokens[-1])
+            column += self.tokens[-1].end + 1 - self.tokens[-1].start
             return FlowError(
-                f"line {last.line}: expected {expected}; found the end of the statement"
+                f"line {line}, column {column}: expected {expected}; found the end of the statement"
             )
         found = described(token.text) if "://" in token.text else token.text  # without a password
         line, column = self._begin(token)

@@ -15,6 +15,7 @@ from penstock.errors import SchemaError
 from penstock.flow import AggregateCall
 from penstock.ops.joins.table_join import How
 from penstock.sql.aggregation import Called, aggregated
+from penstock.sql.places import within
 from penstock.sql.relation import quoted
 from penstock.sql.rules.equality import by_equality
 from penstock.sql.rules.temporal import filtered
@@ -97,22 +98,26 @@ class Subqueries:
         for node in subqueries(tree):
             if node in done:
                 continue
-            match node:
-                case exp.Exists():
-                    scope, found = self._exists(scope, node)
-                case exp.In():
-                    scope, found = self._is_in(scope, node)
-                case exp.Subquery():
-                    scope, found = self._scalar(scope, node)
-                case exp.Binary():
-                    scope, found = self._quantified(scope, node)
-                case _:
-                    raise SchemaError(
-                        f"expected IN (…) or EXISTS (…); found {node.sql(dialect='duckdb')!r}, which isn't "
-                        "supported"
-                    )
-            done[node] = found
+            with within(node):
+                scope, done[node] = self._joined(scope, node)
         return scope, replaced(tree, done.get) if done else tree
+
+    def _joined(self, scope: Scope, node: exp.Expr) -> tuple[Scope, exp.Expr]:
+        """The rows with a column for a subquery, and what is in its place."""
+        match node:
+            case exp.Exists():
+                return self._exists(scope, node)
+            case exp.In():
+                return self._is_in(scope, node)
+            case exp.Subquery():
+                return self._scalar(scope, node)
+            case exp.Binary():
+                return self._quantified(scope, node)
+            case _:
+                raise SchemaError(
+                    f"expected IN (…) or EXISTS (…); found {node.sql(dialect='duckdb')!r}, which isn't "
+                    "supported"
+                )
 
     def _exists(self, scope: Scope, node: exp.Exists) -> tuple[Scope, exp.Expr]:
         answer, carry = self._asked(scope, node.this)

@@ -11,6 +11,7 @@ from penstock.flow import hopping, session, sliding, tumbling
 from penstock.flow.graph import timed
 from penstock.flow.rolling import RowWindow
 from penstock.ops import Window
+from penstock.sql.places import within
 from penstock.sql.rules.intervals import event_time_column, event_times, is_read
 from penstock.sql.scope import Environment, Named, Windows
 
@@ -54,7 +55,8 @@ def with_windows(tree: exp.Expr, env: Environment) -> tuple[exp.Expr, Environmen
         call = table.this
         if _is_windowed(call):
             name = f"{call.name.lower()} {len(env.tables)}"
-            env = env.with_(name, _windowed(call, env))
+            with within(call):
+                env = env.with_(name, _windowed(call, env))
             made = exp.Table(this=exp.to_identifier(name, quoted=True))
             made.set(
                 "alias",

@@ -18,8 +18,10 @@ __all__ = [
     "free",
     "internal",
     "is_aggregate",
+    "joined_in",
     "lowered",
     "own_columns",
+    "parts_of",
     "replaced",
     "shallow",
     "subqueries",
@@ -125,7 +127,24 @@ def aliases_of(select: exp.Select) -> set[str]:
     sources = [join.this for join in select.args.get("joins") or ()]
     if (first := select.args.get("from_")) is not None:
         sources.append(first.this)
-    return {source.alias_or_name for source in sources}
+    return {one.alias_or_name for source in sources for one in parts_of(source)}
+
+
+def joined_in(source: exp.Expr) -> exp.Table | None:
+    """The first table of joins in parentheses, with these: `(a JOIN b ON …)`; None: it is something else."""
+    is_joined = isinstance(source, exp.Subquery) and isinstance(source.this, exp.Table)
+    return source.this if is_joined else None
+
+
+def parts_of(source: exp.Expr) -> list[exp.Expr]:
+    """The tables of a source in FROM: of joins in parentheses each, else itself."""
+    first = joined_in(source)
+    if first is None:
+        return [source]
+    return [
+        first,
+        *(part for join in first.args.get("joins") or () for part in parts_of(join.this)),
+    ]
 
 
 def free(query: exp.Expr) -> list[exp.Column]:
@@ -133,6 +152,10 @@ def free(query: exp.Expr) -> list[exp.Column]:
     match query:
         case exp.Subquery() | exp.Lateral():
             return free(query.this)
+        case exp.Table():
+            return [
+                column for join in query.args.get("joins") or () for column in own_columns(join)
+            ]
         case exp.SetOperation():
             return [*free(query.this), *free(query.expression)]
         case exp.Select():

@@ -16,16 +16,20 @@ from penstock.expr.duck import connection
 from penstock.expr.expression import sql_type
 from penstock.expr.purity import check_query_pure
 from penstock.flow import Flow
+from penstock.sql.places import offset_of, unplaced, within
+from penstock.sql.places import placed as with_place
 from penstock.sql.queries import compile_tree
 from penstock.sql.relation import Relation, quoted
 from penstock.sql.rules.by_name import by_position
 from penstock.sql.rules.constants import with_values
 from penstock.sql.rules.filters import with_cases
 from penstock.sql.rules.first_rows import with_first_rows
+from penstock.sql.rules.lists import with_lists
 from penstock.sql.rules.names import columns_of
 from penstock.sql.rules.pivots import without_pivots
 from penstock.sql.rules.temporal import clocks_of, with_bounds, without_bounds
-from penstock.sql.scope import Environment, Named, Sizes
+from penstock.sql.rules.unsupported import check_supported
+from penstock.sql.scope import Environment, Named, NamedTables, Sizes
 from penstock.sql.tables import with_rows, with_windows
 
 __all__ = ["parsed", "query_rows"]
@@ -58,23 +62,39 @@ def query_rows(
             "a || b || c nests in the next; found one beyond Python's limit. Write concat(a, b, c), or "
             "compute parts of it in a subquery"
         ) from None
+    except SchemaError as error:
+        told = error
+    try:
+        _rows(flow, query, tables, dialect, Sizes(), placed=True)
+    except SchemaError as error:
+        told = with_place(error, query, dialect)
+    raise told from None
 
 
 def _rows(
-    flow: Flow, query: str, tables: Mapping[str, Relation], dialect: str, sizes: Sizes
+    flow: Flow,
+    query: str,
+    tables: Mapping[str, Relation],
+    dialect: str,
+    sizes: Sizes,
+    *,
+    placed: bool = False,
 ) -> Relation:
-    tree = with_cases(parsed(query, dialect))
-    known = {name.lower(): Named.of(rows) for name, rows in tables.items()}
-    env = Environment(flow, known, sizes=sizes)
+    """See `query_rows`; placed: whether errors know where in the text they are."""
+    tree = parsed(query, dialect)
+    check_supported(tree)
+    tree = with_lists(with_cases(tree))
+    env = Environment(flow, NamedTables.of(tables), sizes=sizes)
     tree, env = with_values(tree, env)
     tree, env = with_windows(with_bounds(with_rows(tree, env)), env)
+    _check_tables(tree, env)
     tree = by_position(without_pivots(tree, env), env)
     env = replace(env, clocks=clocks_of(tree, env))
     text = tree.sql(dialect="duckdb")
     lasting = without_bounds(tree)
     check_query_pure(connection(), text if lasting is tree else lasting.sql(dialect="duckdb"))
-    named = {table.name.lower() for table in tree.find_all(exp.Table)}
-    read = {name: table for name, table in env.tables.items() if name in named}
+    named = dict.fromkeys(table.name.lower() for table in tree.find_all(exp.Table))
+    read = {name: env.tables[name] for name in named if name in env.tables}
     labels = columns_of(text, tree, env).names  # DuckDB also says what is wrong with the query
     schema: dict[str, object] = {
         name: {label: _type(table, column) for label, column in table.columns.items()}
@@ -84,12 +104,18 @@ def _rows(
         qualified = qualify(tree, schema=schema, dialect="duckdb", quote_identifiers=False)
     except SqlglotError as error:
         there = ", ".join(env.tables)
-        raise SchemaError(f"expected a query over {there}; found: {error}") from None
-    answer = compile_tree(with_first_rows(_without_places(qualified)), env)
+        raise SchemaError(
+            f"expected a query over {there}; found: {error}. A subquery in FROM sees the tables beside it "
+            "behind LATERAL, as in FROM t, LATERAL (SELECT t.k + 1 AS k) AS x"
+        ) from None
+    answer = compile_tree(with_first_rows(qualified if placed else unplaced(qualified)), env)
     names = labels or answer.labels
-    twice = [name for name in names if names.count(name) > 1]
+    alike = [name.lower() for name in names]
+    twice = [name for i, name in enumerate(names) if name.lower() in alike[:i]]
     if twice:
-        raise SchemaError(f"expected columns of different names; found {twice[0]!r} twice. Use AS")
+        told = SchemaError(f"expected columns of different names; found {twice[0]!r} twice. Use AS")
+        told.near = twice[0], 1
+        raise told
     return answer.rows.project(
         {name: quoted(column) for name, column in zip(names, answer.columns, strict=True)}
     )
@@ -109,7 +135,9 @@ def parsed(text: str, dialect: str = "duckdb") -> exp.Expr:
                 one.token_type = TokenType.VAR
         trees = [tree for tree in reader.parser().parse(tokens, text) if tree is not None]
     except SqlglotError as error:
-        raise SchemaError(f"expected SQL; found {_where(error)}") from None
+        told = SchemaError(f"expected SQL; found {_what(error)}")
+        told.at = offset_of(error, text)
+        raise told from None
     if len(trees) == 1 and isinstance(trees[0], exp.Pivot):  # a statement in DuckDB
         whole = exp.select("*").from_(exp.Subquery(this=trees[0]))
         whole.set("with_", trees[0].args.pop("with_", None))
@@ -119,19 +147,19 @@ def parsed(text: str, dialect: str = "duckdb") -> exp.Expr:
     return trees[0]
 
 
-def _where(error: SqlglotError) -> str:
+def _what(error: SqlglotError) -> str:
     for one in getattr(error, "errors", []):
-        return f"at line {one['line']}, column {one['col']}: {one['description']}, near {one['highlight']!r}"
+        return f"{str(one['description']).rstrip('.')}, near {one['highlight']!r}"
     return str(error).splitlines()[0]
 
 
-def _without_places(tree: exp.Expr) -> exp.Expr:
-    """The tree without what errors needed: where its names are written, which is most of a copy's work."""
-    for node in tree.walk():
-        if node.meta_get("line") is not None or node.meta_get("dot_parts") is not None:
-            for what in ("line", "col", "start", "end", "dot_parts"):
-                node.meta.pop(what, None)
-    return tree
+def _check_tables(tree: exp.Expr, env: Environment) -> None:
+    """Checks that tables are there: DuckDB would propose others for one that isn't, its own among them."""
+    known = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
+    for table in tree.find_all(exp.Table):
+        if isinstance(table.this, exp.Identifier) and table.name.lower() not in known:
+            with within(table):
+                env.table(table.name)
 
 
 def _type(table: Named, column: str) -> str:

@@ -199,6 +199,8 @@ def _call(one: Over) -> _Call | None:
     argument = tree.args.get("this")
     if isinstance(argument, exp.Distinct | exp.Order) or tree.args.get("expressions"):
         return None
+    if kind in ("min", "max") and tree.args.get("count"):
+        return None
     n, default = 0, None
     if kind in RANKS:
         return (

@@ -38,7 +38,7 @@ CASES = {
 @pytest.mark.parametrize("query", CASES)
 def test_what_a_query_is_rewritten_to(query: str) -> None:
     app = SqlFlow("constants")
-    tree, _ = with_values(parsed(query), Environment(app, {}))
+    tree, _ = with_values(parsed(query), Environment(app))
     made = tree.sql("duckdb")
     assert made == CASES[query]
     app.view("q", sql=query)

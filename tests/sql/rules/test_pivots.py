@@ -12,7 +12,7 @@ from penstock.errors import SchemaError
 from penstock.sql.relation import Relation
 from penstock.sql.rules.by_name import by_position
 from penstock.sql.rules.pivots import without_pivots
-from penstock.sql.scope import Environment, Named
+from penstock.sql.scope import Environment, Named, NamedTables
 from penstock.sql.views import parsed
 
 CASES = {
@@ -43,7 +43,7 @@ CASES = {
 def rewritten(query: str) -> str:
     app = flow()
     tables = {name: Named.of(Relation(app, one.node)) for name, one in app.named.items()}
-    env = Environment(app, tables)
+    env = Environment(app, NamedTables(tables))
     return by_position(without_pivots(parsed(query), env), env).sql("duckdb")
 
 

@@ -46,7 +46,11 @@ def with_values(tree: exp.Expr, env: Environment) -> tuple[exp.Expr, Environment
         if values.find(exp.Column, exp.Query):
             rows = exp.Subquery(this=_united(values))
             rows.set("alias", _with_columns(alias, values))
-            values.replace(rows)
+            if isinstance(values.parent, exp.Join):  # it sees the tables before it
+                named = rows.args.pop("alias")
+                values.replace(exp.Lateral(this=rows, alias=named))
+            else:
+                values.replace(rows)
             continue
         plain = exp.Values(expressions=values.expressions)
         text = plain.sql(dialect="duckdb")

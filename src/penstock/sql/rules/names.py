@@ -5,6 +5,8 @@ from __future__ import annotations
 from sqlglot import exp
 
 from penstock.core.schema import TIMESTAMP, Field, Schema
+from penstock.errors import SchemaError
+from penstock.expr.duck import stopped_at
 from penstock.expr.query import query_columns
 from penstock.sql.scope import Environment
 
@@ -30,7 +32,13 @@ def columns_of(text: str, tree: exp.Expr, env: Environment) -> Schema:
         there = table.rows.schema
         fields = [there[c] if c in there else Field(c, TIMESTAMP) for c in table.columns.values()]
         schemas[name] = Schema(tuple(fields))  # a window's bounds aren't in the rows yet
-    return query_columns(text, schemas)
+    try:
+        return query_columns(text, schemas)
+    except SchemaError as error:
+        error.near = (
+            stopped_at({name: one.arrow for name, one in schemas.items()}, text) or error.near
+        )
+        raise
 
 
 def columns_at(query: exp.Expr, place: exp.Expr, env: Environment) -> Schema:

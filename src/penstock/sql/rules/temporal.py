@@ -21,6 +21,7 @@ from penstock.errors import SchemaError
 from penstock.expr.duck import connection
 from penstock.flow.graph import Node, Source, Stateful, ancestors, origins, row_key
 from penstock.ops.keyed.temporal_filter import TemporalFilter
+from penstock.sql.places import within
 from penstock.sql.relation import Relation
 from penstock.sql.rules.intervals import after_event_time
 from penstock.sql.scope import Environment, Scope
@@ -72,11 +73,16 @@ def with_bounds(tree: exp.Expr) -> exp.Expr:
             on = join.args.get("on")
             if on is not None and _has_now(on):
                 join.set("on", _bounded(on))
-    if any(map(_reads_clock, without_bounds(tree).walk())):
-        raise SchemaError(
-            f"expected now() in a condition that AND connects to others, as in {FORM}; found now() "
-            "elsewhere. For what depends on the wall clock, use now() in the query over the view"
+    odd = next(filter(_reads_clock, without_bounds(tree).walk()), None)
+    if odd is not None:
+        name = "now" if _is_now(odd) else odd.sql(dialect="duckdb").lower()
+        error = SchemaError(
+            f"expected now() in a condition that AND connects to others, as in {FORM}; found "
+            f"{name}{'()' if name == 'now' else ''} elsewhere. For what depends on the wall clock, use it in "
+            "the query over the view"
         )
+        error.near = name, 0
+        raise error
     return tree
 
 
@@ -94,6 +100,12 @@ def is_temporal(tree: exp.Expr) -> bool:
 
 def _bounded(tree: exp.Expr) -> exp.Expr:
     """A condition, those that AND connects with now() alone on the left."""
+    with within(tree):
+        return _moved(tree)
+
+
+def _moved(tree: exp.Expr) -> exp.Expr:
+    """See `_bounded`."""
     match tree:
         case _ if not _has_now(tree):
             return tree

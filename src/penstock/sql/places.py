@@ -1,0 +1,112 @@
+"""Where in a query's text a mistake is.
+
+sqlglot notes where names and functions are written, and DuckDB at which word it stopped. A query is compiled
+without these notes, as they are most of what copies of its tree cost; one that is refused is compiled again
+with them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from sqlglot import exp
+from sqlglot.dialects.dialect import Dialect
+from sqlglot.errors import ParseError, SqlglotError
+
+from penstock.errors import SchemaError
+
+__all__ = ["PlacedQueryError", "offset_of", "placed", "unplaced", "within"]
+
+NOTES = ("line", "col", "start", "end")
+
+
+class PlacedQueryError(SchemaError):
+    """A query is wrong at a place that is known.
+
+    Args:
+        message: what is wrong.
+        line: of its text, from 1.
+        column: from 1.
+
+    Attributes:
+        message: without the place.
+        place: line and column.
+    """
+
+    def __init__(self, message: str, line: int, column: int) -> None:
+        super().__init__(f"line {line}, column {column}: {message}")
+        self.message, self.place = message, (line, column)
+
+
+@contextlib.contextmanager
+def within(tree: exp.Expr) -> Iterator[None]:
+    """What is wrong here is wrong with a part of a query, unless a smaller part is known."""
+    try:
+        yield
+    except SchemaError as error:
+        if error.at is None:
+            error.at = _begin(tree)
+        raise
+
+
+def placed(error: SchemaError, text: str, dialect: str) -> SchemaError:
+    """An error with line and column, where it tells a place.
+
+    Args:
+        error: of a query that was compiled with places.
+        text: the query's.
+        dialect: of the text.
+    """
+    at = error.at
+    if error.near is not None:
+        found = _nth(text, dialect, *error.near)
+        at = at if found is None else found
+    if at is None:
+        return error
+    return PlacedQueryError(str(error), *_line_and_column(text, at))
+
+
+def unplaced(tree: exp.Expr) -> exp.Expr:
+    """The tree without notes of where its names are written."""
+    for node in tree.walk():
+        if node.meta_get("line") is not None or node.meta_get("dot_parts") is not None:
+            for what in (*NOTES, "dot_parts"):
+                node.meta.pop(what, None)
+    return tree
+
+
+def offset_of(error: SqlglotError, text: str) -> int | None:
+    """Where sqlglot's parser stopped."""
+    if not isinstance(error, ParseError) or not error.errors:
+        return None
+    first = error.errors[0]
+    line, end, shown = first.get("line"), first.get("col"), first.get("highlight") or ""
+    if not line or not end:
+        return None
+    start = 0
+    for _ in range(int(line) - 1):
+        start = text.find("\n", start) + 1
+    return max(start, start + int(end) - len(str(shown)))
+
+
+def _begin(tree: exp.Expr) -> int | None:
+    """The first character of a tree's names and functions; None: it has none from the text."""
+    found = (node.meta_get("start") for node in tree.walk())
+    return min((at for at in found if at is not None), default=None)
+
+
+def _nth(text: str, dialect: str, word: str, before: int) -> int | None:
+    """Where a word of the text is that has so many like it before it; the first, where there are fewer."""
+    try:
+        tokens = Dialect.get_or_raise(dialect).tokenize(text)
+    except SqlglotError:
+        return None
+    found = [token.start for token in tokens if token.text.lower() == word.lower()]
+    if not found:
+        return None
+    return int(found[before] if before < len(found) else found[0])
+
+
+def _line_and_column(text: str, at: int) -> tuple[int, int]:
+    return text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
