@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from tests.sql.chance.forms import rich_forms
+
 __all__ = ["random_program", "random_query", "random_timed"]
 
 TABLES = {
@@ -237,6 +239,7 @@ class _Maker:
             (f"SELECT id AS c0, k AS c1 FROM t WHERE v {self.compared()} "
             f"{self.chance.choice(['ANY', 'ALL'])} (SELECT w FROM u WHERE u.k = t.k)"),
             *self.more_forms(rest, number, text, n),
+            *rich_forms(self.chance, rest, number, text, n),
         ]  # fmt: skip
         return f"SELECT c0, c1 FROM ({self.chance.choice(forms)}) AS {self.alias()}", {
             "c0": "int",

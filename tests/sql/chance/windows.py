@@ -11,10 +11,13 @@ PLACES = ("row_number()", "ntile(2)", "ntile(3)", "lag(v)", "lead(v)", "lag(v, 2
           "lead(x, 3, 'none')", "lag(v, 0)", "lag(v, -1)", "lead(k, 1, v)", "lag(v + k, 1, id)")  # fmt: skip
 VALUES = ("first_value({})", "last_value({})", "nth_value({}, 2)", "nth_value({}, 3)")
 AGGREGATES = ("count(*)", "count({})", "sum(v)", "sum({} * 0.5)", "avg(v)", "min({})", "max({})")
-RARE = ("string_agg({}, ',')", "count(DISTINCT {})", "first_value({} IGNORE NULLS)")
+RARE = ("string_agg({}, ',')", "count(DISTINCT {})", "first_value({} IGNORE NULLS)",
+        "last_value({} IGNORE NULLS)", "list({})", "max({}, 2)", "sum(DISTINCT {})")  # fmt: skip
+ORDERED = ("string_agg", "first_value", "last_value", "list")
+"""What depends on the order of a frame's rows."""
 BOUNDS = ("UNBOUNDED PRECEDING", "3 PRECEDING", "1 PRECEDING", "CURRENT ROW", "1 FOLLOWING",
           "2 FOLLOWING", "9 FOLLOWING", "UNBOUNDED FOLLOWING")  # fmt: skip
-EXCLUDED = ("CURRENT ROW", "GROUP", "TIES")
+EXCLUDED = ("CURRENT ROW", "GROUP", "TIES", "NO OTHERS")
 
 
 class _Maker:
@@ -62,14 +65,15 @@ class _Maker:
             call += f" FILTER (WHERE {self.chance.choice(['v > 0', 'x IS NOT NULL', 'k = 1'])})"
         roll = self.chance.random()
         if roll < 0.15:
-            if not call.startswith(("string_agg", "first_value")):
+            if not call.startswith(ORDERED):
                 return f"{call} OVER ({per.strip()})"
-        elif roll < 0.4 and not call.startswith(("string_agg", "first_value")):
+        elif roll < 0.4 and not call.startswith(ORDERED):
             return f"{call} OVER ({per}{self.order(whole=False)})"  # up to the last peer
-        elif roll < 0.55 and not call.startswith(("string_agg", "first_value")):
+        elif roll < 0.55 and not call.startswith(ORDERED):
             down = self.chance.choice(["", " DESC"])
             return f"{call} OVER ({per}ORDER BY id{down}{self.frame('RANGE')})"
-        return f"{call} OVER ({per}{self.order(whole=True)}{self.frame('ROWS')})"
+        unit = "GROUPS" if self.chance.random() < 0.15 else "ROWS"
+        return f"{call} OVER ({per}{self.order(whole=True)}{self.frame(unit)})"
 
 
 def random_windows(seed: int) -> str:
