@@ -11,6 +11,7 @@
     rules        VALUES, conditions on now()
     recursion    WITH RECURSIVE
     scope        what names mean
+    places       where in the text a mistake is
     relation     rows, and operations on them: nodes of the flow
 
 What the engine's operators keep up change by change is made of them; the rest is computed again for the

@@ -27,8 +27,8 @@ from penstock.sql.places import within
 from penstock.sql.recursion import recursive
 from penstock.sql.relation import Relation, quoted
 from penstock.sql.rules.first_rows import at_most
-from penstock.sql.scope import Answer, Carry, Environment, Named, Scope, Windows
-from penstock.sql.sources import From, joined_back
+from penstock.sql.scope import Answer, Carry, Environment, Named, Scope, Windows, joined_back
+from penstock.sql.sources import From
 from penstock.sql.subqueries import Subqueries
 from penstock.sql.trees import (
     aggregates,

@@ -21,7 +21,7 @@ from penstock.ops.joins.table_join import How, TableJoin
 from penstock.ops.keyed.query import GroupQuery
 from penstock.ops.rows import Select, Where
 
-__all__ = ["Relation", "quoted"]
+__all__ = ["Relation", "null_safe", "quoted"]
 
 ROWS = "rows0"
 """What a query over one relation calls it."""
@@ -211,3 +211,19 @@ class Relation:
 
     def _then(self, node: Node) -> Relation:
         return Relation(self.flow, self.flow.node(node))
+
+
+def null_safe(sql: str, of: Field) -> str:
+    """An expression that is equal exactly where the given one is, NULL being a value like others.
+
+    Args:
+        sql: the expression.
+        of: its type, and whether it may be NULL.
+    """
+    if of.required:
+        return sql
+    if pa.types.is_nested(of.type):
+        return f"[{sql}]"  # a NULL inside of a value is equal to others
+    if pa.types.is_floating(of.type):
+        sql = f"CASE WHEN {sql} = 0 THEN 0 ELSE {sql} END"  # -0.0 is 0.0, but not as text
+    return f"CASE WHEN {sql} IS NULL THEN 'n' ELSE 'v' || CAST({sql} AS VARCHAR) END"

@@ -15,11 +15,23 @@ from penstock.flow.graph import Node
 from penstock.flow.rolling import RowWindow
 from penstock.flow.windows import Late
 from penstock.ops import Window
+from penstock.ops.joins.table_join import How
 from penstock.sql.places import within
-from penstock.sql.relation import Relation
+from penstock.sql.relation import Relation, null_safe, quoted
 from penstock.sql.trees import Name, internal, lowered, own_columns, replaced, subqueries
 
-__all__ = ["Answer", "Carry", "Environment", "Named", "NamedTables", "Scope", "Sizes", "Windows"]
+__all__ = [
+    "Answer",
+    "Carry",
+    "Environment",
+    "Named",
+    "NamedTables",
+    "Scope",
+    "Sizes",
+    "Windows",
+    "carried",
+    "joined_back",
+]
 
 
 @dataclass(frozen=True)
@@ -263,3 +275,48 @@ class Scope:
         """A column, where rows need one and it doesn't matter which."""
         plain = [f.name for f in self.rows.schema if not pa.types.is_nested(f.type)]
         return plain[0] if plain else self.rows.names[0]
+
+
+def carried(scope: Scope, columns: Sequence[exp.Column]) -> Carry:
+    """What a subquery sees of these rows: the combinations of some columns.
+
+    Raises:
+        SchemaError: a column isn't there.
+    """
+    wanted = dict.fromkeys((c.table, c.name) for c in columns)
+    names: dict[tuple[str, str], str] = {}
+    computed: dict[str, str] = {}
+    for alias, name in wanted:
+        of = name if alias == "$" else scope.names.get((alias, name))
+        if of is None:
+            raise SchemaError(f"expected a column of this query; found '{alias}.{name}'")
+        outer = f"outer {of}"
+        names[alias, name] = outer
+        computed[outer] = quoted(of)
+    if not computed:
+        return Carry(scope.rows.project({"outer": "1"}).distinct(), names)
+    return Carry(scope.rows.project(computed).distinct(), names, scope.rows)
+
+
+def joined_back(scope: Scope, right: Relation, carry: Carry, how: str) -> Scope:
+    """Rows next to what a subquery gave for their combination of carried columns."""
+    sources = {name: key for key, name in carry.names.items()}
+    mine: dict[str, str] = {}
+    for name in carry.columns:
+        if name in sources:
+            alias, column = sources[name]
+            mine[name] = quoted(column if alias == "$" else scope.names[alias, column])
+        else:
+            mine[name] = "1"
+    left_on, right_on = {}, {}
+    for i, name in enumerate(carry.columns):
+        field_ = carry.rows.schema[name]
+        here, there = null_safe(mine[name], field_), null_safe(quoted(name), field_)
+        left_on[f"carried {i}"], right_on[f"carried {i} "] = here, there
+    kept = [name for name in right.names if name not in carry.columns]
+    right = right.project({**{name: quoted(name) for name in kept}, **right_on})
+    on = list(zip(left_on, right_on, strict=True))
+    join: How = how  # type: ignore[assignment]
+    rows = scope.rows.added(left_on).join(right, on, join)
+    whole = [*scope.rows.names, *([] if how in ("semi", "anti") else kept)]
+    return replace(scope, rows=rows.only(whole))

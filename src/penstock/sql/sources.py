@@ -24,7 +24,6 @@ from penstock.expr.query import common_type
 from penstock.flow.graph import RowStep
 from penstock.ops.joins.table_join import How
 from penstock.ops.rows import Unnest
-from penstock.sql.nulls import null_safe
 from penstock.sql.places import within
 from penstock.sql.relation import Relation, quoted
 from penstock.sql.rules.constants import constant
@@ -32,7 +31,7 @@ from penstock.sql.rules.intervals import Apart, apart
 from penstock.sql.rules.join_order import Same, are_alike, by_key, by_size, equalities
 from penstock.sql.rules.products import check_product
 from penstock.sql.rules.temporal import filtered, is_temporal
-from penstock.sql.scope import Answer, Carry, Environment, Named, Scope
+from penstock.sql.scope import Answer, Carry, Environment, Named, Scope, carried, joined_back
 from penstock.sql.trees import (
     conjuncts,
     free,
@@ -43,7 +42,7 @@ from penstock.sql.trees import (
     subqueries,
 )
 
-__all__ = ["Ask", "CompileQuery", "From", "as_key", "carried", "joined_back"]
+__all__ = ["Ask", "CompileQuery", "From", "as_key"]
 
 
 IN_ON: Final = "subquery in ON"
@@ -583,48 +582,3 @@ def _alone(scope: Scope) -> Scope:
             "another table. Aggregate them in a subquery first"
         )
     return scope
-
-
-def carried(scope: Scope, columns: Sequence[exp.Column]) -> Carry:
-    """What a subquery sees of these rows: the combinations of some columns.
-
-    Raises:
-        SchemaError: a column isn't there.
-    """
-    wanted = dict.fromkeys((c.table, c.name) for c in columns)
-    names: dict[tuple[str, str], str] = {}
-    computed: dict[str, str] = {}
-    for alias, name in wanted:
-        of = name if alias == "$" else scope.names.get((alias, name))
-        if of is None:
-            raise SchemaError(f"expected a column of this query; found '{alias}.{name}'")
-        outer = f"outer {of}"
-        names[alias, name] = outer
-        computed[outer] = quoted(of)
-    if not computed:
-        return Carry(scope.rows.project({"outer": "1"}).distinct(), names)
-    return Carry(scope.rows.project(computed).distinct(), names, scope.rows)
-
-
-def joined_back(scope: Scope, right: Relation, carry: Carry, how: str) -> Scope:
-    """Rows next to what a subquery gave for their combination of carried columns."""
-    sources = {name: key for key, name in carry.names.items()}
-    mine: dict[str, str] = {}
-    for name in carry.columns:
-        if name in sources:
-            alias, column = sources[name]
-            mine[name] = quoted(column if alias == "$" else scope.names[alias, column])
-        else:
-            mine[name] = "1"
-    left_on, right_on = {}, {}
-    for i, name in enumerate(carry.columns):
-        field_ = carry.rows.schema[name]
-        here, there = null_safe(mine[name], field_), null_safe(quoted(name), field_)
-        left_on[f"carried {i}"], right_on[f"carried {i} "] = here, there
-    kept = [name for name in right.names if name not in carry.columns]
-    right = right.project({**{name: quoted(name) for name in kept}, **right_on})
-    on = list(zip(left_on, right_on, strict=True))
-    join: How = how  # type: ignore[assignment]
-    rows = scope.rows.added(left_on).join(right, on, join)
-    whole = [*scope.rows.names, *([] if how in ("semi", "anti") else kept)]
-    return replace(scope, rows=rows.only(whole))

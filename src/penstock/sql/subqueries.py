@@ -19,8 +19,8 @@ from penstock.sql.places import within
 from penstock.sql.relation import quoted
 from penstock.sql.rules.equality import by_equality
 from penstock.sql.rules.temporal import filtered
-from penstock.sql.scope import Answer, Carry, Environment, Scope
-from penstock.sql.sources import CompileQuery, as_key, carried, joined_back
+from penstock.sql.scope import Answer, Carry, Environment, Scope, carried, joined_back
+from penstock.sql.sources import CompileQuery, as_key
 from penstock.sql.trees import aggregates, cuts, free, internal, replaced, subqueries
 
 __all__ = ["Subqueries"]
