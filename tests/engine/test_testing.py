@@ -319,8 +319,8 @@ def test_a_batch_that_was_begun_says_how_far_it_is_behind() -> None:
     assert (progress.rows, progress.sources["clicks"]["lag"]) == (1, 1)
 
 
-def test_records_that_retention_took_are_counted() -> None:
-    """Where the log no longer has what was to be read, the rest is read and the gap is counted."""
+def test_records_that_retention_took_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """Where the log no longer has what was to be read, the rest is read and the gap is counted, and told."""
     run = ps.testing.run(counted())
     for second in range(5):
         run.send("clicks", user="ann", at=f"12:00:0{second}")
@@ -338,6 +338,12 @@ def test_records_that_retention_took_are_counted() -> None:
     assert progress is not None
     assert progress.lost_rows == 2
     assert [row["n"] for row in run.view("counts").rows()] == [3]
+    [told] = [one for one in caplog.messages if one.startswith("expected the records")]
+    assert told.startswith(
+        "expected the records of clicks/0 from offset 0 on; found that retention"
+    )
+    assert "had removed 2 of them" in told
+    assert "penstock topics alter clicks --set retention.ms=" in told
 
 
 def test_retention_while_a_batch_reads() -> None:

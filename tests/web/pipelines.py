@@ -71,6 +71,7 @@ class Pipeline:
     rows: int = 0
     late: int = 0
     dead: int = 0
+    lost: int = 0
     watermark_us: int | None = None
     board: StatusBoard = field(init=False)
 
@@ -95,7 +96,7 @@ class Pipeline:
                 "rows": {"clicks": self.rows},
                 "late": {"clicks": self.late},
                 "dead": {"clicks": self.dead, "an operator": 1},
-                "lost": {},
+                "lost": {"clicks": self.lost},
             },
         }
 

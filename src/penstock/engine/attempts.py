@@ -25,6 +25,7 @@ __all__ = [
     "input_gone",
     "made_anew",
     "new_writer",
+    "tell_lost",
     "unfinished",
 ]
 
@@ -161,3 +162,18 @@ def unfinished(number: int) -> str:
         "some of its output); found another program. Run the previous program until it has committed a "
         "batch, and then this one"
     )
+
+
+def tell_lost(plan: Plan, reports: Iterable[Json]) -> None:
+    """Warns of records that a batch was to read, and that retention had removed before."""
+    places = {(split.topic, split.partition): split for split in plan.splits}
+    for report in reports:
+        for source in report["sources"]:
+            if source["lost"]:
+                split = places[source["topic"], source["partition"]]
+                _LOG.warning(
+                    "expected the records of %s/%d from offset %d on; found that retention had removed %d of "
+                    "them before they were read. Views and topics don't have them. Keep records longer than the "
+                    "pipeline may stand still: penstock topics alter %s --set retention.ms=…",
+                    split.topic, split.partition, split.start, source["lost"], split.topic,
+                )  # fmt: skip

@@ -22,7 +22,14 @@ from typing import Final
 import orjson
 
 from penstock.client.network.connection import Aside
-from penstock.engine.attempts import Attempts, begun_again, made_anew, new_writer, unfinished
+from penstock.engine.attempts import (
+    Attempts,
+    begun_again,
+    made_anew,
+    new_writer,
+    tell_lost,
+    unfinished,
+)
 from penstock.engine.log import Log
 from penstock.engine.outgoing import writer_name
 from penstock.engine.physical import Physical
@@ -168,6 +175,7 @@ class Driver:
         if not self.store.commit(plan.version, content, relaxed=self._keeper.relaxed):
             content = self.store.version(plan.version)
         self.version, self._is_told = content, True
+        tell_lost(plan, reports)
         has_written = any(report["writers"] or report["transaction"] for report in reports)
         self._keeper.committed(content, has_written=has_written)
         ended = time.perf_counter()
@@ -187,9 +195,8 @@ class Driver:
         traces_of = functools.partial(self._traces_of, plan)
         write = _Writing(self.store, plan, is_written=not is_new)
         if self._transactions is None:
-            # A program of before may have written of a batch that is repeated, under the same numbers.
-            is_first = is_new and plan.repeats is None
-            attempts = Attempts(self.log, plan, is_first=is_first)
+            # Of a batch that is repeated another program may have written, under the same numbers.
+            attempts = Attempts(self.log, plan, is_first=is_new and plan.repeats is None)
             reports = execute(Work(attempts, traces_of, write))
             return attempts.plan, reports
         try:
