@@ -25,8 +25,8 @@ __all__ = [
     "input_gone",
     "made_anew",
     "new_writer",
-    "tell_lost",
     "unfinished",
+    "warn_of_lost",
 ]
 
 OFFSET_OUT_OF_RANGE: Final = 1  # Kafka's error code
@@ -164,7 +164,7 @@ def unfinished(number: int) -> str:
     )
 
 
-def tell_lost(plan: Plan, reports: Iterable[Json]) -> None:
+def warn_of_lost(plan: Plan, reports: Iterable[Json]) -> None:
     """Warns of records that a batch was to read, and that retention had removed before."""
     places = {(split.topic, split.partition): split for split in plan.splits}
     for report in reports:
@@ -172,8 +172,8 @@ def tell_lost(plan: Plan, reports: Iterable[Json]) -> None:
             if source["lost"]:
                 split = places[source["topic"], source["partition"]]
                 _LOG.warning(
-                    "expected the records of %s/%d from offset %d on; found that retention had removed %d of "
-                    "them before they were read. Views and topics don't have them. Keep records longer than the "
+                    "expected the records of %s/%d from offset %d on; found that retention had removed %d "
+                    "of them unread. Views and topics don't have them. Keep records longer than the "
                     "pipeline may stand still: penstock topics alter %s --set retention.ms=…",
-                    split.topic, split.partition, split.start, source["lost"], split.topic,
-                )  # fmt: skip
+                    *(split.topic, split.partition, split.start, source["lost"], split.topic),
+                )

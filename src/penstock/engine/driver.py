@@ -27,8 +27,8 @@ from penstock.engine.attempts import (
     begun_again,
     made_anew,
     new_writer,
-    tell_lost,
     unfinished,
+    warn_of_lost,
 )
 from penstock.engine.log import Log
 from penstock.engine.outgoing import writer_name
@@ -175,7 +175,7 @@ class Driver:
         if not self.store.commit(plan.version, content, relaxed=self._keeper.relaxed):
             content = self.store.version(plan.version)
         self.version, self._is_told = content, True
-        tell_lost(plan, reports)
+        warn_of_lost(plan, reports)
         has_written = any(report["writers"] or report["transaction"] for report in reports)
         self._keeper.committed(content, has_written=has_written)
         ended = time.perf_counter()
