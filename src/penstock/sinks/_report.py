@@ -40,7 +40,7 @@ def own_topic(name: str, end: str = "") -> str:
     """A topic of a sink, whose name may have what Kafka's topics may not.
 
     >>> own_topic("users.users", ".dead-letters"), own_topic("users.Größen", ".dead-letters")
-    ('users.users.dead-letters', 'users.Gr__en_7c6a5c8a.dead-letters')
+    ('users.users.dead-letters', 'users.Gr__en_89d8d5e5.dead-letters')
     """
     own = re.sub(r"[^A-Za-z0-9._-]", "_", name)
     if own == name and len(own) + len(end) <= TOPIC_CHARS_MAX:

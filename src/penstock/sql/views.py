@@ -105,8 +105,8 @@ def _rows(
     except SqlglotError as error:
         there = ", ".join(env.tables)
         raise SchemaError(
-            f"expected a query over {there}; found: {error}. A subquery in FROM sees the tables beside it "
-            "behind LATERAL, as in FROM t, LATERAL (SELECT t.k + 1 AS k) AS x"
+            f"expected a query over {there}; found: {error}. A subquery in FROM sees the tables before "
+            "it only behind LATERAL, as in FROM t, LATERAL (SELECT t.k + 1 AS k) AS x"
         ) from None
     answer = compile_tree(with_first_rows(qualified if placed else unplaced(qualified)), env)
     names = labels or answer.labels

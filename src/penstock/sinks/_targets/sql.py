@@ -335,10 +335,12 @@ class SqlTarget(abc.ABC):
 
     # -- tables that are rebuilt ---------------------------------------------------------------------
 
-    def beside(self, sink: str, rows: Rows) -> Self:  # noqa: ARG002 - offsets are in the database
-        """`TABLE__new`."""
-        with self._connected():
-            self.columns()  # a database that is away is reported at once
+    def beside(self, sink: str, rows: Rows) -> Self:
+        """`TABLE__new`, once a switch that was killed is complete: its offsets are those of the last one."""
+        with self._connected():  # a database that is away is reported at once
+            if self.columns_of(STATE_TABLE):
+                with self._alone(sink, rows.topic):
+                    pass
         return self.named(self.table + NEW)
 
     def switch(self, sink: str, rows: Rows) -> None:
