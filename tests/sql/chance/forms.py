@@ -144,7 +144,7 @@ def _of_types(chance: random.Random, rest: str, number: str, text: str, n: int) 
         f"AND {number} IS NOT NULL /* another; */"),
         (f'SELECT "ID" AS c0, "N n" AS c1 FROM (SELECT Id, {number.upper()} + {n} AS "N n" FROM {rest}) '
         'AS "Q q" WHERE "Q q"."n N" > 0'),
-        f"SELECT id AS c0, {'(' * 40}k{')' * 40}{' + 1' * 20} AS c1 FROM {rest}",
+        f"SELECT id AS c0, {'(' * 8}k{')' * 8}{' + 1' * 8} AS c1 FROM {rest}",
         (f"SELECT id AS c0, list_sum(list_transform([k, {number}], lambda e: e * {n})) AS c1 FROM {rest}"),
         f"SELECT id AS c0, CASE {text} WHEN 'a' THEN 1 WHEN 'b' THEN k END AS c1 FROM {rest}",
     ]  # fmt: skip
