@@ -43,6 +43,28 @@ def test_kernels_are_compiled_where_they_were_not(stamp: Path) -> None:
         assert not compiling._are_compiled(), text
 
 
+EVERYTHING = """
+import pkgutil, sys
+from importlib import import_module
+import penstock
+from penstock.cli.pipelines import compiling
+from penstock.core.kernels import files
+
+compiling._import()
+known = files()
+for one in pkgutil.walk_packages(penstock.__path__, "penstock."):
+    if not one.name.endswith("__main__"):
+        import_module(one.name)
+print(sorted(files() - known))
+"""
+
+
+def test_kernels_of_all_modules_are_compiled() -> None:
+    """A kernel that isn't found would be compiled by each process that calls it, while a user waits."""
+    command = [sys.executable, "-c", EVERYTHING]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
 def test_an_installation_of_another_user_is_left_alone(
     stamp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -178,3 +178,15 @@ def test_what_has_become_a_daemon_is_left_to_the_jvm(
     assert standby.begun() is waiting
     assert waiting.process.poll() is None
     ended(process)
+
+
+def test_workers_are_forked_with_every_operator_s_kernels() -> None:
+    """Otherwise each worker would load, or compile, those of operators by itself."""
+    code = (
+        "from penstock.core import kernels\n"
+        "from penstock.engine.spark import workers\n"
+        "workers._load()\n"
+        "print([one.path for one in kernels._KERNELS if one._made is None])"
+    )
+    command = [sys.executable, "-c", code]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -32,8 +32,8 @@ STAMP: Final = PACKAGE / "core" / "kernels" / "__pycache__" / "compiled.json"
 PROCESSES_MAX: Final = 4
 """Each takes 250 MB, and the largest kernel a third of the time: more would not end sooner."""
 _COMPILER: Final = {"python": sys.version, "numba": version("numba")}
-_MODULES: Final = ("client", "broker.server", "testing", "log.compaction.kernels")
-"""Those that import all others that have kernels."""
+_HOME: Final = b"penstock.core.kernels"
+"""Whatever defines a kernel imports its decorator from here, so it has this in its text."""
 
 
 def compile_once(say: Callable[[str], None] | None) -> None:
@@ -116,8 +116,11 @@ def _feed(paths: Iterator[str], done: Callable[[], None]) -> None:
 
 
 def _import() -> None:
-    for module in _MODULES:
-        import_module(f"penstock.{module}")
+    """Imports all modules with kernels, so that `files` and `load_all` know them."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if _HOME in path.read_bytes():
+            place = path.relative_to(PACKAGE.parent).with_suffix("")
+            import_module(".".join(place.parts).removesuffix(".__init__"))
 
 
 def _are_compiled() -> bool:

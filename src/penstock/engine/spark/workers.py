@@ -23,8 +23,8 @@ def _load() -> None:
     from penstock.core.kernels import load_all
     from penstock.ops.registry import load_operators
 
+    load_operators()  # some have kernels of their own
     load_all()
-    load_operators()
     gc.collect()
     gc.freeze()
 
