@@ -18,6 +18,8 @@ A message says what was expected, what was found, and what to do.
 
 from __future__ import annotations
 
+from typing import Self
+
 __all__ = [
     "BrokerError",
     "CorruptError",
@@ -42,6 +44,15 @@ class PenstockError(Exception):
     """
 
     retriable: bool = False
+
+    def reworded(self, text: str) -> Self:
+        """The same error with another text, such as one that adds a place.
+
+        Classes may take other arguments than a text, so `__init__` isn't called again.
+        """
+        made = type(self).__new__(type(self), text)
+        made.__dict__.update(self.__dict__)
+        return made
 
 
 class UserError(PenstockError):

@@ -23,7 +23,7 @@ from penstock.capture._mysql._binlog import (
     table_map,
 )
 from penstock.capture._mysql._columns import Column, Definition, definition_of
-from penstock.capture._mysql._groups import HELD_BYTES, Group
+from penstock.capture._mysql._groups._group import HELD_BYTES, Group
 from penstock.capture._mysql._json import json_text
 from penstock.capture._mysql._rows import decoder
 from penstock.capture._mysql._stream import Stream

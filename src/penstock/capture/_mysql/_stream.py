@@ -33,9 +33,9 @@ from penstock.capture._mysql._binlog import (
 )
 from penstock.capture._mysql._columns import Definition, definition_of, shape_of
 from penstock.capture._mysql._encoder import Encoder
-from penstock.capture._mysql._groups import (
+from penstock.capture._mysql._groups._group import Group
+from penstock.capture._mysql._groups._statements import (
     Defined,
-    Group,
     back_to,
     bare_of,
     defined,

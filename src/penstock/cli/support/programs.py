@@ -99,7 +99,7 @@ def _sql_app(path: Path) -> ps.App:
     try:
         app.take(found)
     except PenstockError as error:
-        raise _reworded(error, f"{path}: {error}") from error
+        raise error.reworded(f"{path}: {error}") from error
     return app
 
 
@@ -127,7 +127,7 @@ def guarded(path: Path, call: Callable[[], T]) -> T:
             f"sys.exit({error.code!r}){_place(error)}. Put that under: if __name__ == '__main__'"
         ) from error
     except PenstockError as error:
-        raise _reworded(error, f"{error}{_place(error)}") from error
+        raise error.reworded(f"{error}{_place(error)}") from error
     except Exception as error:
         frames = _own(error) or traceback.extract_tb(error.__traceback__)
         lines = "".join(traceback.format_list(frames) + traceback.format_exception_only(error))
@@ -148,10 +148,3 @@ def _own(error: BaseException) -> list[traceback.FrameSummary]:
 def _place(error: BaseException) -> str:
     own = _own(error)
     return f" ({own[-1].filename}, line {own[-1].lineno}: {own[-1].line})" if own else ""
-
-
-def _reworded(error: PenstockError, text: str) -> PenstockError:
-    """The same error with another text; its class may make its own text of parts, such as a place."""
-    made = type(error).__new__(type(error), text)
-    made.__dict__.update(error.__dict__)
-    return made
