@@ -138,6 +138,22 @@ def test_a_file_that_changes_is_reported_of(
     assert numbers(broker.address, topic) == [0, 1, 2, 3, 4, 20, 21]
 
 
+def test_a_file_that_takes_the_name_and_the_inode_of_a_deleted_one_is_read(
+    broker: BrokerProcess, topic: str, tmp_path: Path
+) -> None:
+    """File systems give a free inode to the next file; the time of its creation tells them apart."""
+    path = tmp_path / "a.jsonl"
+    run = {"to": topic, "log": broker.address, "settle": 0}
+    inodes = set()
+    for turn in range(6):
+        path.unlink(missing_ok=True)
+        path.write_bytes(lines(turn * 10, turn * 10 + 1 + turn))
+        inodes.add(path.stat().st_ino)
+        assert ps.ingest(path, **run).records == turn + 1
+    if len(inodes) == 6:
+        pytest.skip(f"no inode is used again in {tmp_path}")
+
+
 def test_keys_say_the_partition(broker: BrokerProcess, topic: str, tmp_path: Path) -> None:
     """As for any producer; without a schema, too."""
     with Client(broker.address) as client:

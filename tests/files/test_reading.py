@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from penstock.core.schema import Schema
 from penstock.files import _reading
-from penstock.files._reading import Place, Shape, UnreadableError, read
+from penstock.files._reading import Piece, Place, Shape, UnreadableError, read
 
 LINE = st.one_of(
     st.builds(lambda n, s: json.dumps({"n": n, "s": s}).encode(), st.integers(), st.text()),
@@ -156,6 +156,13 @@ def test_parquet_is_read_from_any_row(tmp_path: Path, monkeypatch: pytest.Monkey
         ("no.parquet", b"PAR1 no", "expected a Parquet file"),
         ("other.csv", b"a,b\n1,2\n", "expected the columns n; found a, b"),
         ("empty.csv", b"", "expected CSV"),
+        ("twice.csv", b"n,n\n1,2\n", "expected each column once; found 'n' 2 times"),
+        ("odd.csv", b"n,\xff\n1,2\n", "expected names of columns in UTF-8"),
+        (
+            "open.csv",
+            b'n,s\n1,a\n2,"b\n3,c\n',
+            "quotes in the record after line 2; found the file's end",
+        ),
     ],
 )
 def test_what_cannot_be_read_says_why(
@@ -167,3 +174,96 @@ def test_what_cannot_be_read_says_why(
     kind = name.split(".")[1].replace("jsonl", "json")
     with pytest.raises(UnreadableError, match=reason):
         list(read(path, Shape(kind, Schema.parse("n BIGINT")), Place()))
+
+
+def rows_in(found: list[Piece]) -> list[dict[str, Any]]:
+    return [orjson.loads(value) for one in found for value in one.values.to_pylist()]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("block", [1, 2, 7, 1 << 20])
+def test_lines_of_csv_end_in_three_ways(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, block: int
+) -> None:
+    """Those of old Macs too; ends in quotes are text, and numbers of lines are right."""
+    monkeypatch.setattr(_reading, "BLOCK_BYTES", block)
+    path = tmp_path / "rows.csv"
+    lines = ["n,s", "1,a", f'2,"x{end}y"', "no", '4,"""q"', "5,z"]
+    path.write_bytes(end.join([*lines, ""]).encode())
+    found = list(read(path, Shape("csv"), Place()))
+    assert [row["n"] for row in rows_in(found)] == ["1", "2", "4", "5"]
+    assert rows_in(found)[1]["s"] == f"x{end}y"
+    assert [letter.line for one in found for letter in one.letters] == [4]
+
+
+def test_a_quote_within_a_text_opens_nothing(tmp_path: Path) -> None:
+    """The end of the file is no end too early then."""
+    path = tmp_path / "rows.csv"
+    path.write_bytes(b'n,s\n1,5" pipe\n2,b\n')
+    assert [row["s"] for row in rows_in(list(read(path, Shape("csv"), Place())))] == [
+        '5" pipe',
+        "b",
+    ]
+
+
+def test_no_column_is_left_out(tmp_path: Path) -> None:
+    """One with a name that no pipeline gives, either."""
+    path = tmp_path / "rows.csv"
+    path.write_bytes(b"n,$n\n1,2\n")
+    assert rows_in(list(read(path, Shape("csv"), Place()))) == [{"n": "1", "$n": "2"}]
+
+
+def test_zeros_may_follow_what_is_gzipped(tmp_path: Path) -> None:
+    """As tapes and some programs pad."""
+    path = tmp_path / "rows.jsonl.gz"
+    path.write_bytes(
+        gzip.compress(b'{"n":1}\n') + bytes(9) + gzip.compress(b'{"n":2}\n') + bytes(99)
+    )
+    assert rows_in(list(read(path, Shape("json"), Place()))) == [{"n": 1}, {"n": 2}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        ("json", b'{"n":1.50}\nno\n{"n":7}\n{"n":null}\n'),
+        ("csv", b"n\n1.50\nno\n007\n \n"),
+    ],
+)
+def test_keys_are_those_that_pipelines_expect(tmp_path: Path, kind: str, content: bytes) -> None:
+    """With a schema: however the value is written, and none where there is no value."""
+    path = tmp_path / f"rows.{kind}"
+    path.write_bytes(content.replace(b" ", b'""'))
+    found = list(read(path, Shape(kind, Schema.parse("n DOUBLE"), "n"), Place()))
+    keys = [key for one in found if one.keys is not None for key in one.keys.to_pylist()]
+    assert keys == [b"1.5", b"7", None]
+
+
+def test_parquet_of_other_programs_is_read(tmp_path: Path) -> None:
+    """Types that Penstock's own schemas don't have become those that JSON can have."""
+    path = tmp_path / "rows.parquet"
+    con = duckdb.connect()
+    con.sql(
+        f"""COPY (SELECT '00112233-4455-6677-8899-aabbccddeeff'::UUID AS u, MAP {{1: 'a', 2: NULL}} AS m,
+        MAP {{DATE '2026-01-02': 1}} AS d, TIMESTAMP_NS '2026-01-01 00:00:00.123456789' AS at,
+        '{{"a": 1}}'::JSON AS j) TO '{path}' (FORMAT parquet)"""
+    )
+    expected = {
+        "u": "00112233-4455-6677-8899-aabbccddeeff",
+        "m": {"1": "a", "2": None},
+        "d": {"2026-01-02": 1},
+        "at": "2026-01-01T00:00:00.123456Z",
+        "j": '{"a": 1}',
+    }
+    assert rows_in(list(read(path, Shape("parquet"), Place()))) == [expected]
+    schema = Schema.parse("u UUID, at TIMESTAMP")
+    [one] = read(path, Shape("parquet", schema, "u"), Place())
+    assert rows_in([one]) == [{name: expected[name] for name in ("u", "at")}]
+    assert one.keys is not None
+    assert one.keys.to_pylist() == [expected["u"].encode()]
+    fixed = tmp_path / "fixed.parquet"
+    columns = {
+        "b": pa.array([b"abc"], pa.binary(3)),
+        "l": pa.array([[1, 2]], pa.list_(pa.int64(), 2)),
+    }
+    pq.write_table(pa.table(columns), fixed)
+    assert rows_in(list(read(fixed, Shape("parquet"), Place()))) == [{"b": "YWJj", "l": [1, 2]}]

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from penstock.core import vectors
 from penstock.core.kernels import instruction, njit, types
 from penstock.core.literals import interval_text, uuid_texts
-from penstock.core.schema import INTERVAL, UUID
+from penstock.core.schema import INTERVAL, TIMESTAMP, UUID
 from penstock.core.vectors import Vector
 
 _BYTES = types.Array(types.uint8, 1, "C", readonly=True)
@@ -24,6 +24,7 @@ _I64 = types.Array(types.int64, 1, "C", readonly=True)
 _I32 = types.Array(types.int32, 1, "C", readonly=True)
 _U64 = np.uint64
 _ZEROS = np.uint64(0x3030303030303030)
+_BYTE_TYPES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
 
 load64 = instruction("load64")
 
@@ -32,16 +33,22 @@ def key_texts(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """What a record's key is where it is a value of this column; NULL stays NULL.
 
     It is the text that JSON has for the value, such as base64 for bytes, but for instants, which have all
-    digits of a second, and floats, which have no `.0`.
+    digits of a second, in UTC, and floats, which have no `.0`.
 
     Args:
         column: of values that aren't nested.
     """
     found: Any = vectors.contiguous(column)
+    if isinstance(found.type, pa.BaseExtensionType):
+        found = found.storage
+    if pa.types.is_timestamp(found.type):
+        found = found.cast(TIMESTAMP, safe=False)
+    elif pa.types.is_duration(found.type):
+        found = found.cast(INTERVAL, safe=False)
     texts: Any
     if found.type == UUID:
         texts = uuid_texts(found)
-    elif pa.types.is_binary(found.type):
+    elif any(is_so(found.type) for is_so in _BYTE_TYPES):
         values = found.to_pylist()
         texts = pa.array(
             [None if one is None else base64.b64encode(one).decode() for one in values]

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock.client import Client, TransactionalProducer
 from penstock.core.partitioner import murmur2_partitions
-from penstock.core.schema import Schema
+from penstock.core.schema import Schema, type_text
 from penstock.core.time import duration_us
 from penstock.errors import UserError
 from penstock.files._progress import FileState, load
@@ -82,8 +82,8 @@ def ingest(
     at any moment and run again. Files are read in the order of their names, gzipped or not.
     A file is read once it hasn't changed for the time `settle`. Names that begin with `.` or `_`, or end
     like those of unfinished files (`.tmp`, `.part`, …), are ignored: write under such a name, then
-    rename. A file that changes after reading began is not read any further. Another inode under the
-    same name is a new file.
+    rename. A file that changes after reading began is not read any further. A file that was created
+    under the name of an earlier one is a new file.
 
     A line that isn't a row becomes a dead letter in the topic `NAME.dead-letters`, with its file and line.
     So does a file that can't be read to its end.
@@ -95,7 +95,8 @@ def ingest(
         format: `json` (lines), `csv` (with a header line) or `parquet`; by default from the names' endings.
         schema: of the rows, as for `App.stream`; rows that don't fit it are dead letters. By default JSON
             lines must be objects, and the columns of CSV are texts.
-        key: the column whose text is the record's key.
+        key: the column whose text is the record's key; with a schema, the text that pipelines write for its
+            value, and without one, as it stands in JSON and CSV.
         watch: whether to continue with new files until interrupted.
         settle: how long a file must not have changed.
         name: the name under which positions are stored; by default the topic's. Only one process at
@@ -142,6 +143,10 @@ class _Ingestion:
         columns = Schema.parse(schema) if isinstance(schema, str) else schema
         if columns is not None and key is not None and key not in columns:
             raise UserError(f"expected a key among {', '.join(columns.names)}; found {key!r}")
+        if columns is not None and key is not None and pa.types.is_nested(columns[key].type):
+            raise UserError(
+                f"expected a key that isn't nested; found {key!r}, of the type {type_text(columns[key].type)}"
+            )
         pattern = str(files)
         self._is_folder = os.path.isdir(pattern)  # noqa: PTH112
         self._pattern = os.path.join(pattern, "*") if self._is_folder else pattern  # noqa: PTH118
@@ -207,17 +212,16 @@ class _Ingestion:
             if path.name.startswith((".", "_")) or path.name.endswith(UNFINISHED):
                 continue
             try:
-                stat = path.stat()
+                seen, known = FileState.of(path), self._known.get(str(path))
             except FileNotFoundError:
                 continue
             if not path.is_file():
                 continue
-            seen, known = FileState.of(stat), self._known.get(str(path))
-            if now_ns - stat.st_mtime_ns < self._settle_ns:
+            if now_ns - seen.mtime_ns < self._settle_ns:
                 if known is None or not known.is_same(seen):
                     self._unsettled.add(path)
                 continue
-            if known is None or (known.inode != seen.inode and not known.is_same(seen)):
+            if known is None or known.is_other(seen):
                 yield path, seen
             elif not known.is_same(seen):
                 self._changed(path)
@@ -242,7 +246,7 @@ class _Ingestion:
         """What is left of a file, and what is known of it after each piece."""
         try:
             for piece in read(path, self._shape(path), state.place):
-                if not FileState.of(path.stat()).is_same(state):
+                if not FileState.of(path).is_same(state):
                     raise UnreadableError("expected a file that doesn't change; found that it does")
                 state = state.moved(piece.end)
                 yield piece, state

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import orjson
 
 from penstock.client import Client, Reader
 from penstock.errors import CorruptError
+from penstock.files._births import born_ns
 from penstock.files._reading import Place
 
 __all__ = ["FileState", "load"]
@@ -33,6 +35,7 @@ class FileState:
         line: see `Place`.
         done: whether it has been read to its end, or as far as it can be.
         reason: why it couldn't be read to its end; empty where it could.
+        born_ns: when it was created; 0 where that isn't known.
     """
 
     inode: int
@@ -42,11 +45,17 @@ class FileState:
     line: int = 0
     done: bool = False
     reason: str = ""
+    born_ns: int = 0
 
     @staticmethod
-    def of(stat: os.stat_result) -> FileState:
-        """A file that hasn't been read."""
-        return FileState(stat.st_ino, stat.st_size, stat.st_mtime_ns)
+    def of(path: Path) -> FileState:
+        """A file that hasn't been read.
+
+        Raises:
+            OSError: it isn't there.
+        """
+        stat = path.stat()
+        return FileState(stat.st_ino, stat.st_size, stat.st_mtime_ns, born_ns=born_ns(path))
 
     @property
     def place(self) -> Place:
@@ -60,6 +69,13 @@ class FileState:
     def is_same(self, other: FileState) -> bool:
         """Whether it is the same file with the same content, as far as the directory shows."""
         return (self.size, self.mtime_ns) == (other.size, other.mtime_ns)
+
+    def is_other(self, other: FileState) -> bool:
+        """Whether it is another file that has taken the name, not the same one with other content."""
+        if self.is_same(other):  # moved to another disk, maybe
+            return False
+        is_younger = self.born_ns != other.born_ns and 0 not in (self.born_ns, other.born_ns)
+        return self.inode != other.inode or is_younger
 
     def encoded(self) -> bytes:
         """As a record's value."""

@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from penstock.core.schema import Schema
+from penstock.core.keymatch import key_texts
+from penstock.core.schema import TIME_OF_DAY, Schema
 from penstock.errors import UserError
 from penstock.formats.json import JsonDecoder, encode_rows
 from penstock.formats.lines import TextDecoder
@@ -152,7 +153,12 @@ def _json_piece(
     good[list(bad)] = False
     chosen = rows.take(np.flatnonzero(good))
     keys = None
-    if shape.key is not None:
+    if shape.key is not None and decoder is not None:
+        place = np.zeros(len(rows), np.int64)
+        place[decoded.rows] = np.arange(len(decoded.rows))
+        index: Any = pa.array(place[good])
+        keys = _keys(decoded.columns.column(shape.key).take(index))
+    elif shape.key is not None:
         keys = _key_texts(found.of[shape.key].take(np.flatnonzero(good)))
     values = gather_column(chosen.buffer, chosen.start, chosen.length)
     end = Place(begin.at + len(block), begin.line + len(ends))
@@ -220,7 +226,10 @@ def _unpacked(file: IO[bytes], skip: int) -> Iterator[bytes]:
         while data:
             if ended:  # gzip files may be joined end to end; zeros may follow
                 data = data.lstrip(b"\0")
-                unpack, ended = zlib.decompressobj(wbits=31), False
+                if data:
+                    unpack, ended = zlib.decompressobj(wbits=31), False
+                else:
+                    data = file.read(BLOCK_BYTES)
                 continue
             block = unpack.decompress(data, BLOCK_BYTES)
             data = unpack.unconsumed_tail
@@ -246,6 +255,10 @@ def _read_csv(path: Path, shape: Shape, start: Place) -> Iterator[Piece]:
     start = max(start, begin, key=lambda place: place.at)
     with path.open("rb") as file:
         for block, at, line in _line_blocks(_unpacked(file, start.at), start, _record_ends):
+            if block.count(b'"') % 2 and _is_cut(block, header):
+                raise UnreadableError(
+                    f"expected an end of the quotes in the record after line {line}; found the file's end"
+                )
             yield _csv_piece(block, Place(at, line), header, shape, decoder)
 
 
@@ -258,13 +271,31 @@ def _csv_header(path: Path) -> tuple[list[str], Place]:
     at = int(ends[0]) + 1 if len(ends) else len(block)
     found, wrong = _parsed(block[:at].removeprefix(_MARK), None)
     assert not wrong, "one line says how many columns there are"
-    return list(found.column_names), Place(at, 1)
+    try:
+        return list(found.column_names), Place(at, 1)
+    except UnicodeDecodeError as error:
+        raise UnreadableError(f"expected names of columns in UTF-8; found: {error}") from None
+
+
+def _is_cut(block: bytes, names: list[str]) -> bool:
+    """Whether a file ends within quotes: then another line isn't another record."""
+    line_end = b"" if block.endswith((b"\n", b"\r")) else b"\n"
+    more = block + line_end + b",".join([b"0"] * len(names)) + b"\n"
+    counts = [
+        len(rows) + len(wrong) for rows, wrong in (_parsed(one, names) for one in (block, more))
+    ]
+    return counts[0] == counts[1]
 
 
 def _record_ends(block: bytes) -> np.ndarray:
-    """Where records of CSV end: at the ends of lines that lie in no quotes (RFC 4180)."""
+    """Where records of CSV end: at LF, CR LF, or CR, in no quotes (RFC 4180).
+
+    A CR as the last byte ends nothing yet, as an LF may follow.
+    """
     data = np.frombuffer(block, np.uint8)
-    ends = np.flatnonzero(data == ord("\n"))
+    is_end = data == ord("\n")
+    is_end[:-1] |= (data[:-1] == ord("\r")) & ~is_end[1:]
+    ends = np.flatnonzero(is_end)
     quotes = np.flatnonzero(data == ord('"'))
     return ends[np.searchsorted(quotes, ends) % 2 == 0] if len(quotes) else ends
 
@@ -293,6 +324,11 @@ def _parsed(block: bytes, names: list[str] | None) -> tuple[pa.Table, list[Any]]
 
 
 def _check_columns(shape: Shape, names: list[str]) -> None:
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    if twice:
+        raise UnreadableError(
+            f"expected each column once; found {twice[0]!r} {names.count(twice[0])} times"
+        )
     wanted = [*(shape.schema.names if shape.schema else ()), *([shape.key] if shape.key else ())]
     missing = [name for name in wanted if name not in names]
     if missing:
@@ -333,11 +369,13 @@ def _csv_piece(
     elif bad:
         taken = rows.filter(pa.array(chosen))
     for row, reason in bad:
-        text = encode_rows(rows.slice(row, 1))[0].as_py()
+        text = encode_rows(rows.slice(row, 1), columns=rows.column_names)[0].as_py()
         letters.append(Letter(begin.line + int(at[row]), text.encode(), reason))
     keys = None
-    if shape.key is not None:
-        keys = _texts(rows.column(shape.key).filter(pa.array(chosen)))
+    if shape.key is not None and decoder is not None:
+        keys = _keys(taken.column(shape.key))
+    elif shape.key is not None:
+        keys = _keys(rows.column(shape.key).filter(pa.array(chosen)))
     ends = len(_record_ends(block)) + (not block.endswith(b"\n"))
     end = Place(begin.at + len(block), begin.line + ends)
     return Piece(keys, _values(taken), tuple(letters), end)
@@ -373,18 +411,33 @@ def _read_parquet(path: Path, shape: Shape, start: Place) -> Iterator[Piece]:
             for batch in file.iter_batches(PIECE_ROWS, columns=names):
                 if done + len(batch) > start.at:
                     rows = pa.Table.from_batches([batch]).slice(max(start.at - done, 0))
+                    rows = _cut_to_micros(rows)
                     if shape.schema is not None:
                         rows = rows.cast(shape.schema.arrow)
-                    keys = _texts(rows.column(shape.key)) if shape.key else None
+                    keys = _keys(rows.column(shape.key)) if shape.key else None
                     end = done + len(batch)
                     yield Piece(keys, _values(rows), (), Place(end, end))
                 done += len(batch)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UserError, ValueError) as error:
+    except (pa.ArrowException, UserError, ValueError) as error:
         raise UnreadableError(f"expected a Parquet file of rows; found: {error}") from None
 
 
+def _cut_to_micros(rows: pa.Table) -> pa.Table:
+    """Instants and times without digits past the microsecond, as in all other formats."""
+    for at, field in enumerate(rows.schema):
+        kind: Any = field.type
+        if pa.types.is_timestamp(kind) and kind.unit == "ns":
+            cut = rows.column(at).cast(pa.timestamp("us", kind.tz), safe=False)
+            rows = rows.set_column(at, field.name, cut)
+        elif pa.types.is_time64(kind) and kind.unit == "ns":
+            rows = rows.set_column(at, field.name, rows.column(at).cast(TIME_OF_DAY, safe=False))
+    return rows
+
+
 def _values(rows: pa.Table) -> pa.Array:
-    found: Any = encode_rows(rows) if len(rows) else pa.array([], pa.string())
+    found: Any = (
+        encode_rows(rows, columns=rows.column_names) if len(rows) else pa.array([], pa.string())
+    )
     return cast("pa.Array", found.cast(pa.binary()))
 
 
@@ -392,8 +445,11 @@ def _whole(rows: pa.Table, name: str) -> pa.Array:
     return rows.column(name).combine_chunks()
 
 
-def _texts(column: pa.ChunkedArray) -> pa.Array:
-    return column.cast(pa.string()).cast(pa.binary()).combine_chunks()
+def _keys(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """Records' keys, as pipelines write and check them."""
+    if pa.types.is_nested(column.type):
+        raise UnreadableError(f"expected a key that isn't nested; found {column.type}")
+    return cast("pa.Array", key_texts(column).cast(pa.binary()))
 
 
 _Reads: TypeAlias = Callable[[Path, Shape, Place], Iterator[Piece]]

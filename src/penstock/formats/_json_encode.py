@@ -121,6 +121,8 @@ def _pieces(array: Any, name: str) -> _Pieces:
     type_ = array.type
     if pa.types.is_dictionary(type_):
         return _pieces(array.dictionary_decode(), name)
+    if isinstance(type_, pa.BaseExtensionType):
+        return _pieces(array.storage, name)
     if (
         pa.types.is_string(type_)
         or pa.types.is_large_string(type_)
@@ -142,6 +144,14 @@ def _pieces(array: Any, name: str) -> _Pieces:
         or pa.types.is_null(type_)
     ):
         return _number_pieces(array, point=False)
+    return _other_pieces(array, name)
+
+
+def _other_pieces(array: Any, name: str) -> _Pieces:
+    """Of values that aren't numbers, text or instants."""
+    type_ = array.type
+    if pa.types.is_fixed_size_list(type_):
+        return _list_pieces(array.cast(pa.list_(type_.value_type)), name)
     if pa.types.is_list(type_) or pa.types.is_large_list(type_):
         return _list_pieces(array, name)
     if pa.types.is_struct(type_):
@@ -157,7 +167,8 @@ def _pieces(array: Any, name: str) -> _Pieces:
         micros = array.cast(INTERVAL).cast(pa.int64()).to_pylist()
         told = [None if one is None else interval_text(one) for one in micros]
         return _text_pieces(pa.array(told, pa.large_string()))
-    if pa.types.is_binary(type_) or pa.types.is_large_binary(type_):
+    is_fixed = pa.types.is_fixed_size_binary(type_)
+    if pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or is_fixed:
         texts = [
             None if one is None else base64.b64encode(one).decode() for one in array.to_pylist()
         ]
@@ -274,10 +285,18 @@ def _raw_pieces(texts: Any, array: Any) -> _Pieces:
 
 
 def _map_pieces(array: Any, name: str) -> _Pieces:
-    """Maps as objects: their keys are text."""
+    """Maps as objects. Their keys are the text that JSON has for them, in quotes."""
+    if pa.types.is_nested(array.type.key_type):
+        raise SchemaError(
+            f"column {name!r}: expected a map whose keys aren't nested to write as JSON; found {array.type}. "
+            "Convert the column, or omit it"
+        )
     ends = np.asarray(array.offsets.to_numpy()).astype(np.int64)
     first, last = int(ends[0]), int(ends[-1])
     keys = _joined(_pieces(array.keys.slice(first, last - first), name))
+    if not pa.types.is_string(array.type.key_type):
+        quoted: list[Any] = ['"', keys, '"', ""]
+        keys = pc.if_else(pc.starts_with(keys, '"'), keys, pc.binary_join_element_wise(*quoted))
     items = _joined(_pieces(array.items.slice(first, last - first), name))
     pairs: list[Any] = [keys, items, ":"]
     members = pc.binary_join_element_wise(*pairs)
