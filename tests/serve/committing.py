@@ -13,7 +13,7 @@ def commit(run: Run, directory: Path) -> Path:
     """Writes what a pipeline in this process has committed as one that ran on Spark would have."""
     run.settle()
     files = LocalStateFiles(directory / "state")
-    for folder in ("epochs", "plans", "runs", "versions"):
+    for folder in ("epochs", "plans", "runs", "upgrades", "versions"):
         for path in run.store.files.list(folder):
             files.create(path, run.store.files.read(path))
     return directory

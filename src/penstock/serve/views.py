@@ -423,7 +423,9 @@ class Snapshot:
             with_rows = rows_max > 0 or "pivot" in query.lower()  # its columns are in the rows
             with self._asked(query, settings, prepare, with_rows=with_rows) as relation:
                 if rows_max == 0:
-                    return Answer(relation.limit(0).to_arrow_table(), None, (), _types(relation))
+                    # Its columns alone would do, but limit() gives two of one name different names.
+                    columns = relation.limit(0).to_arrow_table().rename_columns(relation.columns)
+                    return Answer(columns, None, (), _types(relation))
                 reader = relation.to_arrow_reader(BATCH_ROWS)
                 counted_until = math.inf
                 for batch in reader:
