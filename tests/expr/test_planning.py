@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import pyarrow as pa
 import pytest
 
 from penstock.core.schema import Schema
+from penstock.errors import SchemaError
 from penstock.expr import compile_expression
 from penstock.expr.duck import connection, known, types_of
 
@@ -50,3 +53,10 @@ def test_a_constant_needs_no_column() -> None:
     one = compile_expression("1 + 1", Schema.parse("a BIGINT"))
     assert one == compile_expression("1 + 1", Schema.parse("b STRING"))
     assert one.type == pa.int32()
+
+
+def test_what_nests_too_deeply_is_refused() -> None:
+    """Beyond Python's limit of nested calls, an expression is an error that says so."""
+    levels = sys.getrecursionlimit()
+    with pytest.raises(SchemaError, match="expected an expression that nests less deeply"):
+        compile_expression("(" * levels + "k" + " + 1)" * levels, SCHEMA)

@@ -249,3 +249,11 @@ def test_a_plan_has_what_the_running_pipeline_did(tmp_path: Path) -> None:
         1.5,
         2,
     )
+
+
+def test_a_query_that_nests_too_deeply_is_refused(queries: Queries) -> None:
+    """Beyond Python's limit of nested calls, where Python reads it, the error says so."""
+    levels = sys.getrecursionlimit()
+    deep = f"SELECT {'(' * levels}1{' + 1)' * levels} FROM pg_class"
+    with pytest.raises(QueryError, match="expected a query that nests less deeply"):
+        queries.ask(Question(deep, 10, dialect="postgres"))

@@ -77,6 +77,11 @@ def compile_expression(text: str, schema: Schema) -> Expression:
         return _compiled(text, Schema(tuple(Field(one.name, one.type) for one in named)))
     except SchemaError:
         return _compiled.__wrapped__(text, schema)  # it says which columns there are
+    except RecursionError:
+        raise SchemaError(
+            f"expected an expression that nests less deeply; found {text[:60]!r}…, which is beyond Python's "
+            "limit. Compute parts of it first, in a select"
+        ) from None
 
 
 @functools.lru_cache(maxsize=4_096)

@@ -55,6 +55,9 @@ def main(where: str, memory_bytes: int) -> None:
         except MemoryError:
             text = "expected a query that fits into memory; found one that doesn't. Request less at once"
             head, body = {"error": LimitError.__name__, "text": text}, None
+        except RecursionError:
+            text = "expected a query that nests less deeply; found one beyond Python's limit"
+            head, body = {"error": QueryError.__name__, "text": text}, None
         except Exception as error:  # noqa: BLE001 - reported to the one who asked
             text = f"expected an answer; found {type(error).__name__}: {error}"
             head, body = {"error": QueryError.__name__, "text": text}, None
