@@ -160,6 +160,22 @@ class Requests:
             self._keep(progress)
         self._requests.clear()
 
+    def read_again(self, tables: Mapping[str, str], details: Mapping[str, Any]) -> None:
+        """Lets rows be read that have changed without a record; only between transactions.
+
+        Args:
+            tables: for each the condition of these rows; empty: all, and keys that it lacks then are deleted.
+            details: for `State.details`, stored at once.
+        """
+        progress = self.progress
+        if tables:
+            self._abandon()  # what wasn't written is read again
+            self._output.expect_all(name for name, where in tables.items() if not where)
+            for name, where in tables.items():
+                progress = progress.with_tables([name], where)
+            self._notify("STARTED", progress)
+        self._keep(progress, details)
+
     def _skip(self, status: str) -> None:
         """Leaves out the first table."""
         self._abandon()
@@ -178,7 +194,8 @@ class Requests:
         if not progress.following.tables:
             self._notify("COMPLETED", progress.following)
 
-    def _keep(self, progress: Progress) -> None:
+    def _keep(self, progress: Progress, details: Mapping[str, Any] | None = None) -> None:
         self.progress = progress
         state = self._output.state
-        self._output.commit(replace(state, details={**state.details, **progress.details}))
+        kept = {**state.details, **progress.details, **(details or {})}
+        self._output.commit(replace(state, details=kept))

@@ -208,15 +208,64 @@ def test_a_table_that_its_publication_makes_read_only_is_reported(source, caplog
     assert rows(source, "n") == {1: {"id": 1, "v": 2}}
 
 
-def test_what_changes_without_a_record_is_read_on_request(source) -> None:
-    """A partition that is emptied, detached or attached: the server sends nothing of its rows."""
-    source.execute(f"{PARTITIONED}; INSERT INTO p VALUES (1, 1), (101, 1), (102, 1)")
-    source.run()
-    source.execute("TRUNCATE p1; ALTER TABLE p DETACH PARTITION p2; INSERT INTO p VALUES (2, 2)")
-    source.execute("CREATE TABLE x (id int PRIMARY KEY, v int); INSERT INTO x VALUES (201, 1)")
-    source.execute("ALTER TABLE p ATTACH PARTITION x FOR VALUES FROM (200) TO (300)")
+NESTED = (
+    f"{PARTITIONED};"
+    "CREATE TABLE q PARTITION OF p FOR VALUES FROM (200) TO (400) PARTITION BY RANGE (id);"
+    "CREATE TABLE q1 PARTITION OF q FOR VALUES FROM (200) TO (300);"
+    "INSERT INTO p VALUES (1, 1), (2, 1), (101, 1), (201, 1), (202, 1)"
+)
+STANDALONE = "CREATE TABLE x (id int PRIMARY KEY, v int); INSERT INTO x VALUES (301, 1), (302, 1);"
+WITHOUT_RECORDS = {
+    "emptied": "TRUNCATE p1; INSERT INTO p VALUES (2, 2)",
+    "detached": "ALTER TABLE p DETACH PARTITION p2",
+    "dropped": "DROP TABLE q1",
+    "a branch detached": "ALTER TABLE p DETACH PARTITION q",
+    "attached": f"{STANDALONE} ALTER TABLE q ATTACH PARTITION x FOR VALUES FROM (300) TO (400)",
+    "attached again": (
+        "ALTER TABLE p DETACH PARTITION p1; DELETE FROM p1 WHERE id = 1; UPDATE p1 SET v = 3;"
+        "ALTER TABLE p ATTACH PARTITION p1 FOR VALUES FROM (0) TO (100)"
+    ),
+    "a branch attached again": (
+        "ALTER TABLE p DETACH PARTITION q; DELETE FROM q WHERE id = 201;"
+        "ALTER TABLE p ATTACH PARTITION q FOR VALUES FROM (200) TO (400)"
+    ),
+}
+
+
+def truth(source: PostgresSource) -> dict[int, object]:
+    """The rows that the table has."""
+    return {id_: {"id": id_, "v": v} for id_, v in source.rows("SELECT id, v FROM p")}
+
+
+@pytest.mark.parametrize("commands", WITHOUT_RECORDS.values(), ids=[*WITHOUT_RECORDS])
+def test_rows_that_come_or_go_with_a_partition_are_captured(source, monkeypatch, commands) -> None:
+    """The server sends nothing of them; the capture notices it, and reads the table again."""
+    source.execute(NESTED)
+    monkeypatch.setattr(_stream, "STATUS_S", 0.1)
+    with source.running("public.p") as capture:
+        source.follows(capture, lambda: rows(source, "p") == truth(source))
+        source.execute(commands)
+        source.follows(capture, lambda: rows(source, "p") == truth(source))
+
+
+def test_partitions_that_change_while_nothing_is_captured_are_noticed(source) -> None:
+    """The next run reads the table before it has caught up."""
+    source.execute(NESTED)
     source.run("public.p")
-    assert rows(source, "p").keys() == {1, 2, 101, 102}
-    snapshot(source.name, ["p"], log=source.log, delete_missing=True)
-    source.capture("public.p").run(until=lambda done: done.is_caught_up)
-    assert rows(source, "p") == {2: {"id": 2, "v": 2}, 201: {"id": 201, "v": 1}}
+    source.execute(";".join(WITHOUT_RECORDS[one] for one in ("emptied", "detached", "attached")))
+    done = source.capture("public.p").run(until=lambda done: done.is_caught_up)
+    assert rows(source, "p") == truth(source)
+    assert done.snapshot_rows == len(truth(source))
+
+
+def test_only_rows_of_an_attached_partition_are_read(source) -> None:
+    """A new partition that was empty has none that weren't sent: nothing is read."""
+    source.execute(NESTED)
+    source.run("public.p")
+    source.execute("CREATE TABLE p5 PARTITION OF p FOR VALUES FROM (500) TO (600)")
+    done = source.capture("public.p").run(until=lambda done: done.is_caught_up)
+    assert done.snapshot_rows == 0
+    source.execute(f"INSERT INTO p VALUES (501, 1); {WITHOUT_RECORDS['attached']}")
+    done = source.capture("public.p").run(until=lambda done: done.is_caught_up)
+    assert rows(source, "p") == truth(source)
+    assert done.snapshot_rows == 2

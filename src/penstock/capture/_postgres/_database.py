@@ -15,7 +15,13 @@ from penstock.capture._postgres._copy import parse_tables
 from penstock.capture._postgres._encoder import Encoder
 from penstock.capture._postgres._pgoutput import lsn_text
 from penstock.capture._postgres._rows import key_columns
-from penstock.capture._postgres._server import Publication, Server, Waits
+from penstock.capture._postgres._server import (
+    PARTITIONS,
+    Publication,
+    Server,
+    Waits,
+    partitions_of,
+)
 from penstock.capture._postgres._snapshots import Snapshot, slot_name
 from penstock.capture._postgres._stream import Extras, Stream
 from penstock.capture._progress import State
@@ -92,7 +98,10 @@ class PostgresDatabase:
         publication = self._published
         publication.make(some)
         number = publication.number
+        # Those of tables that are new as they are before the snapshot.
+        known = {} if state is None else state.details.get(PARTITIONS, {})
         return {
+            PARTITIONS: {**partitions_of(self._server, some), **known},
             "slot": self._slot,
             "publication": self._publication,
             "published_as": number,

@@ -21,7 +21,7 @@ from penstock.capture._postgres._outbox import Router
 from penstock.capture._postgres._pgoutput import Begin, Commit, Message, Relation, Truncate, parse
 from penstock.capture._postgres._plain import Changes, Place
 from penstock.capture._postgres._rows import Fragments, Table
-from penstock.capture._postgres._server import Lookout, Server
+from penstock.capture._postgres._server import Lookout, Server, to_be_read
 from penstock.capture._postgres._snapshots import LargeValues, PostgresWays
 from penstock.capture._postgres._streamed import Streamed
 from penstock.capture._postgres._types import PLACEHOLDER
@@ -140,7 +140,7 @@ class Stream:
         self._said_at, self._said = time.monotonic(), -1
         self._looked_at = self._heard_at = time.monotonic()
         self._asked_at: float | None = None  # first, to answer, since the server was heard
-        self._beat_at = float("-inf")
+        self._beat_at = self._compared_at = float("-inf")
         self._streamed: dict[int, Streamed] = {}
         self._streaming: Streamed | None = None  # the one whose piece comes now
         self._is_over = False
@@ -165,6 +165,7 @@ class Stream:
             if self._renamed is not None:
                 raise _RenamedError(self._renamed)
             self._beat()
+            self._compare()
             if self._incremental.step():
                 return True
         taken_bytes = 0
@@ -341,6 +342,15 @@ class Stream:
         if now - self._looked_at >= STATUS_S:
             self._looked_at = now
             self._lookout.look(self._output.state)
+
+    def _compare(self) -> None:
+        """Looks now and then, between transactions, whether tables have other partitions."""
+        now = time.monotonic()
+        if now - self._compared_at >= STATUS_S:
+            self._compared_at = now
+            changed, details = to_be_read(self._server, self._output.state, self._name)
+            if details:
+                self._incremental.read_again(changed, details)
 
     def _take(self, data: bytes) -> None:
         """A message of the replication protocol: the server's log, or that it is alive."""
