@@ -15,7 +15,6 @@ import re
 import threading
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, cast
@@ -44,7 +43,8 @@ from penstock.capture._progress import (
     schemas_topic,
     state_topic,
 )
-from penstock.capture._schemas import OnSchemaChange, Schemas, Version
+from penstock.capture._schemas import OnSchemaChange, Schemas
+from penstock.capture._snapshots import written_before
 from penstock.core.databases import described
 from penstock.errors import BrokerError, FencedError, SetupError, UserError
 from penstock.formats.registered import KINDS, RegisteredFormat
@@ -109,6 +109,8 @@ class Capture:
         snapshot_connections: how many connections read a table in chunks at a time.
         large_values: how to write large values that an update of PostgreSQL didn't change: `read` (from the
             table, the default) or `placeholder` (Debezium's).
+        cascades: what to do when a foreign key's action (`ON DELETE CASCADE`) has changed rows of MySQL or
+            MariaDB, which their binary log doesn't have: `read` (the table again, the default) or `ignore`.
         schema_changes: whether changes of the tables' schemas are written to the topic `TO`, as Debezium's
             records.
         on_schema_change: what to do if readers of a topic may fail: a NOT NULL column is dropped or can be
@@ -141,6 +143,7 @@ class Capture:
         max_lag: int | None = None,
         snapshot_connections: int | None = None,
         large_values: Literal["read", "placeholder"] | None = None,
+        cascades: Literal["read", "ignore"] | None = None,
         schema_changes: bool = False,
         on_schema_change: OnSchemaChange = "pass",
         notifications: bool = False,
@@ -160,6 +163,7 @@ class Capture:
             "max_lag": max_lag,
             "snapshot_connections": snapshot_connections,
             "large_values": large_values,
+            "cascades": cascades,
         }
         self._settings = Settings(
             name=name or to or "",
@@ -307,30 +311,6 @@ def _look_at_lag(settings: Settings, run: _Run, kind: Kind) -> bool:
     return run.too_far is not None
 
 
-def _read_again(
-    new: Mapping[TableName, str],
-    kept: Mapping[str, Watched],
-    former: Mapping[str, Watched],
-    known: Mapping[str, Version],
-) -> dict[str, str]:
-    """The tables whose topics have keys of a former snapshot, and no others; with these topics.
-
-    Args:
-        new: the tables that are to be read, with their topics.
-        kept: those that aren't.
-        former: all that were captured, where that is known.
-        known: the versions of schemas, also of a capture that was dropped, which say where its records went.
-    """
-    used = Counter([*new.values(), *(one.topic for one in kept.values())])
-    found = {spelled(table): topic for table, topic in new.items() if used[topic] == 1}
-    return {
-        name: topic
-        for name, topic in found.items()
-        if topic
-        == (former[name].topic if name in former else known[name].topic if name in known else "")
-    }
-
-
 def topic_name(text: str) -> str:
     """A topic's name, with `_` for what Kafka doesn't allow there."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", text)
@@ -463,7 +443,7 @@ class _Session:
         )
         new = {t: topic for t, topic in topics.items() if spelled(t) not in kept}
         if new:
-            read_again = _read_again(new, kept, former, schemas.known)
+            read_again = written_before(new, kept, former, schemas.known)
             ends = {one: self._log.ends(topic) for one, topic in read_again.items()}
             again = {one: offsets for one, offsets in ends.items() if any(offsets)}
             self._read_snapshot(output, new, numbers, again)

@@ -6,14 +6,18 @@ while changes flow, and how far these are.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, TypeVar
 
+from penstock.capture._database import TableName, spelled
 from penstock.capture._notifications import INCREMENTAL
 from penstock.capture._output import Output
+from penstock.capture._progress import Watched
+from penstock.capture._schemas import Version
 
-__all__ = ["DETAIL", "Progress", "Requests", "marked"]
+__all__ = ["DETAIL", "Progress", "Requests", "marked", "written_before"]
 
 DETAIL: Final = "snapshot"
 """Where the progress is in `State.details`."""
@@ -199,3 +203,27 @@ class Requests:
         state = self._output.state
         kept = {**state.details, **progress.details, **(details or {})}
         self._output.commit(replace(state, details=kept))
+
+
+def written_before(
+    new: Mapping[TableName, str],
+    kept: Mapping[str, Watched],
+    former: Mapping[str, Watched],
+    known: Mapping[str, Version],
+) -> dict[str, str]:
+    """The tables whose topics have keys of a former snapshot, and no others; with these topics.
+
+    Args:
+        new: the tables that are to be read, with their topics.
+        kept: those that aren't.
+        former: all that were captured, where that is known.
+        known: the versions of schemas, also of a capture that was dropped, which say where its records went.
+    """
+    used = Counter([*new.values(), *(one.topic for one in kept.values())])
+    found = {spelled(table): topic for table, topic in new.items() if used[topic] == 1}
+    return {
+        name: topic
+        for name, topic in found.items()
+        if topic
+        == (former[name].topic if name in former else known[name].topic if name in known else "")
+    }

@@ -7,7 +7,6 @@ import pytest
 from tests.capture.sources import MysqlSource
 from tests.mariadb import mariadb
 
-from penstock.capture import snapshot
 from penstock.errors import SetupError, UserError
 
 NEW = "CREATE TABLE n (id INT PRIMARY KEY, v INT)"
@@ -199,24 +198,6 @@ def test_a_snapshot_waits_for_xa_transactions_that_are_prepared(mysql_source) ->
         source.follows(capture, lambda: "XA RECOVER" in capture.done.trouble)
         statement(source, "XA COMMIT 'w'")
         source.follows(capture, lambda: rows(source) == real(source) != {})
-
-
-def test_changes_of_foreign_keys_are_reported_and_read_on_request(mysql_source, caplog) -> None:
-    """InnoDB doesn't write them to the binary log."""
-    source = mysql_source
-    source.execute(
-        "CREATE TABLE p (id INT PRIMARY KEY); CREATE TABLE t (id INT PRIMARY KEY, v INT, "
-        "CONSTRAINT of_p FOREIGN KEY (v) REFERENCES p (id) ON DELETE CASCADE ON UPDATE CASCADE)"
-    )
-    source.execute("INSERT INTO p VALUES (1), (2); INSERT INTO t VALUES (1, 1), (2, 2)")
-    source.run()
-    assert "foreign keys (of_p)" in caplog.text
-    source.execute("DELETE FROM p WHERE id = 1; UPDATE p SET id = 3 WHERE id = 2")
-    source.run()
-    assert rows(source) != real(source)
-    snapshot(source.name, ["t"], log=source.log, delete_missing=True)
-    source.run()
-    assert rows(source) == real(source) == {2: {"id": 2, "v": 3}}
 
 
 def test_a_database_that_the_binary_log_leaves_out_is_refused(log) -> None:

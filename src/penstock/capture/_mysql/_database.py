@@ -14,6 +14,7 @@ from penstock.capture._chunked import CONNECTIONS, Incremental
 from penstock.capture._database import Settings, TableName, spelled
 from penstock.capture._envelope import Record
 from penstock.capture._mysql._binlog import Places
+from penstock.capture._mysql._cascades import ACTIONS, Cascades, Link, links_of, stored
 from penstock.capture._mysql._chunks import MysqlWays, unordered
 from penstock.capture._mysql._columns import Definition, shape_of
 from penstock.capture._mysql._encoder import Encoder
@@ -77,16 +78,10 @@ class MysqlDatabase:
         end: Callable[[float], bool],  # noqa: ARG002 - nothing is waited for
     ) -> dict[str, Any]:
         """Looks whether the binary log has what is needed, and still has it."""
-        some, name = [*tables], self._settings.name
+        some = [*tables]
         self._server.check_logged(some)
-        for table, keys in self._server.cascades(some).items():
-            _log.warning(
-                "%s: expected all changes of %s in the binary log; found foreign keys (%s) with ON DELETE or "
-                "ON UPDATE actions, whose changes it lacks. Let the application change these rows, "
-                "or read the table again after such changes: penstock capture snapshot %s --tables %s "
-                "--delete-missing",
-                *(name, spelled(table), ", ".join(keys), name, spelled(table)),
-            )
+        links = links_of(self._server)
+        self._report_actions(some, links)
         file, _ = self._server.position()
         shift = 0 if state is None else state.details.get("shift", 0)
         places = self._places = Places(base_of(file), shift)
@@ -101,8 +96,30 @@ class MysqlDatabase:
                     "binlog_expire_logs_seconds"
                 )
         known = {} if state is None else replica_details(state.details)
-        where = {"log": places.base, "shift": places.shift}
+        where: dict[str, Any] = {"log": places.base, "shift": places.shift}
+        if self._reads_actions:
+            before = None if state is None else state.details.get(ACTIONS)
+            where[ACTIONS] = stored(links) if before is None else before
         return {**where, "name": self._settings.name, **(known or new_replica())}
+
+    @property
+    def _reads_actions(self) -> bool:
+        """Whether tables are read again that foreign keys' actions may have changed."""
+        return bool(self._settings.options.get("cascades", "read") == "read")
+
+    def _report_actions(self, tables: Iterable[TableName], links: Iterable[Link]) -> None:
+        """Says which tables actions change that aren't read again."""
+        for table in tables:
+            name = spelled(table)
+            parents = sorted({one.parent for one in links if one.child == name})
+            why = "" if self._reads_actions else "--cascades ignore"
+            if parents and (why := why or unordered(self._server.definition(table))):
+                _log.warning(
+                    "%s: expected all changes of %s in the binary log; found foreign keys to %s with ON "
+                    "DELETE or ON UPDATE actions, whose changes it lacks. The table isn't read again after "
+                    "them (%s). Let the application change these rows",
+                    *(self._settings.name, name, ", ".join(parents), why),
+                )
 
     def moved(self, state: State, system: str) -> State:
         """Where a capture goes on at this server, which has another one's groups: by their GTIDs.
@@ -168,7 +185,10 @@ class MysqlDatabase:
         )
         incremental = Incremental(output, ways, lambda: None)
         arguments = (self._server, self._places, encoder, settings.values, output)
-        self._streams.append(Stream(*arguments, incremental))
+        cascades = None
+        if self._reads_actions:
+            cascades = Cascades(self._server, output, incremental, self.end)
+        self._streams.append(Stream(*arguments, incremental, cascades))
         return self._streams[-1]
 
     def _encoder(self) -> Encoder:

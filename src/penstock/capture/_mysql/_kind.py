@@ -131,7 +131,7 @@ def describe(url: str, table: str) -> tuple[Schema, tuple[str, ...]]:
 MYSQL: Final = Kind(
     name="mysql",
     schemes=("mysql", "mariadb"),
-    options=frozenset({"registry", "snapshot_connections"}),
+    options=frozenset({"registry", "snapshot_connections", "cascades"}),
     open=MysqlDatabase,
     patterns=_patterns,
     position=lambda number, details: Places.of(details).text(number),

@@ -17,14 +17,42 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from penstock.capture._envelope import Row, Values
 from penstock.capture._mysql import _times
 from penstock.capture._mysql._binlog import TableMap
-from penstock.capture._mysql._columns import BINARY, Column
+from penstock.capture._mysql._columns import BINARY, Column, Definition, shape_of
 from penstock.capture._mysql._json import json_text
 from penstock.errors import CorruptError, SetupError
 
-__all__ = ["Decoder", "decoder", "geometry"]
+__all__ = ["Decoder", "Table", "decoder", "geometry"]
 
 Decoder: TypeAlias = Callable[[bytes, int], tuple[Row, int]]
 """A row and where the next one begins, of an event and where the row begins."""
+
+
+class Table:
+    """A table as its rows come: its topic, its columns, the decoders of its kinds of rows.
+
+    One without a topic isn't captured: others follow from its rows.
+    """
+
+    def __init__(self, table_map: TableMap, definition: Definition, topic: str, since: int) -> None:
+        self.table_map, self.definition, self.topic, self.since = (
+            table_map,
+            definition,
+            topic,
+            since,
+        )
+        self.name = table_map.schema, table_map.name
+        self.is_described = False
+        #: What it looks like.
+        self.shape = shape_of(definition, table_map)
+        self._decoders: dict[bytes, Decoder] = {}
+
+    def decoder(self, present: bytes, values: Values) -> Decoder:
+        """What reads rows that have these columns."""
+        found = self._decoders.get(present)
+        if found is None:
+            found = decoder(self.table_map, self.definition.columns, present, values)
+            self._decoders[present] = found
+        return found
 
 
 def decoder(

@@ -403,20 +403,6 @@ class Server:
         except self._pymysql.err.Error:
             return False
 
-    def cascades(self, tables: Iterable[TableName]) -> dict[TableName, list[str]]:
-        """Of some tables the foreign keys whose actions change their rows; the binary log lacks that."""
-        rows = self.ask(
-            "SELECT CONSTRAINT_SCHEMA AS s, TABLE_NAME AS t, CONSTRAINT_NAME AS n "
-            "FROM information_schema.REFERENTIAL_CONSTRAINTS WHERE (CONSTRAINT_SCHEMA, TABLE_NAME) IN %s "
-            "AND (DELETE_RULE IN ('CASCADE', 'SET NULL') OR UPDATE_RULE IN ('CASCADE', 'SET NULL')) "
-            "ORDER BY 1, 2, 3",
-            tuple(tables),
-        )
-        found: dict[TableName, list[str]] = {}
-        for one in rows:
-            found.setdefault((one["s"], one["t"]), []).append(one["n"])
-        return found
-
     def snapshot_place(self, sql: Any) -> tuple[str, int]:
         """The place of a consistent snapshot of MariaDB in the binary log."""
         status = {

@@ -31,6 +31,7 @@ from penstock.capture._mysql._binlog import (
     rows_begin,
     table_map,
 )
+from penstock.capture._mysql._cascades import Cascades
 from penstock.capture._mysql._columns import Definition, definition_of, shape_of
 from penstock.capture._mysql._encoder import Encoder
 from penstock.capture._mysql._groups._group import Group
@@ -47,7 +48,7 @@ from penstock.capture._mysql._groups._statements import (
     xa_of,
 )
 from penstock.capture._mysql._gtid import Gtids, mysql_gtid
-from penstock.capture._mysql._rows import Decoder, decoder
+from penstock.capture._mysql._rows import Decoder, Table
 from penstock.capture._mysql._server import DENIED, SILENCE_S, Server, replica_of
 from penstock.capture._output import Output
 from penstock.errors import CorruptError, SetupError
@@ -68,30 +69,6 @@ class _ReplacedError(OSError):
     """A table has other rows, which the next session reads."""
 
 
-class _Table:
-    """A table as its rows come: its topic, its columns, the decoders of its kinds of rows."""
-
-    def __init__(self, table_map: TableMap, definition: Definition, topic: str, since: int) -> None:
-        self.table_map, self.definition, self.topic, self.since = (
-            table_map,
-            definition,
-            topic,
-            since,
-        )
-        self.name = table_map.schema, table_map.name
-        self.is_described = False
-        #: What it looks like.
-        self.shape = shape_of(definition, table_map)
-        self._decoders: dict[bytes, Decoder] = {}
-
-    def decoder(self, present: bytes, values: Values) -> Decoder:
-        found = self._decoders.get(present)
-        if found is None:
-            found = decoder(self.table_map, self.definition.columns, present, values)
-            self._decoders[present] = found
-        return found
-
-
 class Stream:
     """Changes as they come.
 
@@ -102,6 +79,7 @@ class Stream:
         values: how they are written.
         output: where to.
         incremental: snapshots in chunks.
+        cascades: reads what foreign keys' actions have changed; None: nothing does.
     """
 
     def __init__(
@@ -112,13 +90,14 @@ class Stream:
         values: Values,
         output: Output,
         incremental: Incremental,
+        cascades: Cascades | None = None,
     ) -> None:
-        self._incremental = incremental
+        self._incremental, self._cascades = incremental, cascades
         self._server, self._encoder, self._values, self._output = server, encoder, values, output
         self._charsets, self._is_mariadb = server.charsets(), server.is_mariadb
         self._catalog: dict[tuple[str, str], Definition] = {}
-        self._tables: dict[int, _Table | None] = {}
-        self._made: dict[bytes, _Table | None] = {}
+        self._tables: dict[int, Table | None] = {}
+        self._made: dict[bytes, Table | None] = {}
         self._checksum_bytes = 4 if server.variables().get("binlog_checksum") == "CRC32" else 0
         self._places = places
         self._from = output.position  # what begins before was captured
@@ -185,8 +164,10 @@ class Stream:
         if self._begin is None:
             if self._replaced is not None:
                 raise _ReplacedError(f"{self._replaced} has other rows now, which are read")
+            is_stale = self._cascades is not None and self._cascades.read()
             if self._incremental.step():
                 return True
+            self._output.is_reading |= is_stale
         while True:
             for kind, data in self._events():
                 came |= self._take(kind, data)
@@ -390,6 +371,8 @@ class Stream:
         details |= {"gtids": self._gtids.text, "xa": dict(self._prepared)}
         if self._born:
             details["born"] = [end >> 40, self._born]
+        if self._cascades is not None:
+            details |= self._cascades.details()
         self._is_due |= self._output.committed(end, time_s * 1_000_000, details)
 
     def _query(self, data: bytes, time_s: int, server: int, begin: int) -> None:
@@ -426,6 +409,8 @@ class Stream:
         self._tables.clear()
         self._made.clear()
         self._catalog.clear()
+        if self._cascades is not None:
+            self._cascades.altered()
         if not self._is_transaction:
             self._close(time_s)
 
@@ -439,6 +424,8 @@ class Stream:
             self._is_transaction, self._group.xa = True, xa
             return
         is_rolled_back = what == "ROLLBACK"
+        if self._cascades is not None:
+            self._cascades.finished(xa, is_rolled_back=is_rolled_back)
         if not (is_whole or self._group.xa == xa):
             self._group.finish(xa, is_rolled_back=is_rolled_back or self._is_old)
             self._prepared.pop(xa, None)
@@ -447,6 +434,8 @@ class Stream:
     def _prepare(self, time_s: int, *, is_committed: bool) -> None:
         """The group of an XA transaction ends."""
         xa = self._group.xa
+        if is_committed and self._cascades is not None:
+            self._cascades.finished(xa, is_rolled_back=False)
         if xa and not is_committed and self._begin is not None:
             self._prepared.setdefault(xa, self._begin)
             self._group.prepare()
@@ -534,10 +523,10 @@ class Stream:
             self._made[body] = self._make_table(table_map(body, is_mariadb=self._is_mariadb))
         self._tables[number] = self._made[body]
 
-    def _make_table(self, table_map: TableMap) -> _Table | None:
+    def _make_table(self, table_map: TableMap) -> Table | None:
         table = (table_map.schema, table_map.name)
         watched = self._output.tables.get(".".join(table))
-        if watched is None:
+        if watched is None and not (self._cascades is not None and self._cascades.needs(table)):
             return None
         if table not in self._catalog:
             self._catalog[table] = self._server.definition(table)
@@ -548,7 +537,8 @@ class Stream:
                 "that it was altered since, and the binary log doesn't have columns' names. SET GLOBAL "
                 "binlog_row_metadata = FULL; and start again with a new snapshot"
             )
-        return _Table(table_map, definition, watched.topic, watched.since)
+        topic, since = ("", 0) if watched is None else (watched.topic, watched.since)
+        return Table(table_map, definition, topic, since)
 
     def _rows(self, kind: int, data: bytes, at: tuple[int, int, int]) -> None:
         number, first, second, p = rows_begin(kind, data)
@@ -564,6 +554,17 @@ class Stream:
         is_prepared = self._group.xa in self._prepared
         if self._begin < table.since or (self._is_old and not is_prepared):
             return
+        if self._cascades is not None:
+            self._cascades.note(
+                *(kind, table.name, data, self._group.xa),
+                lambda: (
+                    p,
+                    table.decoder(first, self._values),
+                    table.decoder(second, self._values),
+                ),
+            )
+        if not table.topic:
+            return
         self._output.use(table.topic, table.shape)
         if not table.is_described:
             table.is_described = True
@@ -576,7 +577,7 @@ class Stream:
     def _records(
         self,
         kind: int,
-        table: _Table,
+        table: Table,
         data: bytes,
         p: int,
         decoders: tuple[Decoder, Decoder],

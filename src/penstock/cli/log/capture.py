@@ -117,6 +117,12 @@ def capture() -> None:
     help="Of PostgreSQL, that an update didn't change: read from the table (default), or Debezium's "
     "placeholder.",
 )
+@click.option(
+    "--cascades",
+    type=click.Choice(["read", "ignore"]),
+    help="Of MySQL and MariaDB, when foreign keys' actions have changed a table: read it again (default), or "
+    "leave it.",
+)
 @click.option("--schema-changes", is_flag=True, help="Write them to the topic PREFIX.")
 @click.option(
     "--on-schema-change",
