@@ -68,7 +68,12 @@ class Server:
             console=console,
             password=password,
         )
+        self._console = console
         self._start(app)
+        if console is not None:
+            console.start()
+
+    _console: Console | None = None
 
     def _listen(self, host: str, port: int | None, tls: tuple[Path, Path] | None = None) -> None:
         self._tls: dict[str, Any] = {}
@@ -121,6 +126,8 @@ class Server:
     def close(self) -> None:
         """Stops the server; open pages are notified, and reconnect when a server is back."""
         self._stopping.set()
+        if self._console is not None:
+            self._console.close()
         self._server.should_exit = True
         self._thread.join(STOP_SECONDS_MAX)
         if self._thread.is_alive():

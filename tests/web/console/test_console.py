@@ -247,3 +247,79 @@ def test_a_log_that_is_stopped_is_said_to_be() -> None:
     assert "Start it" in about.json()["error"]
     assert topics.status_code == 503
     assert "Start it" in topics.json()["error"]
+
+
+def tail(log: Log, topic: str, **asked: Any) -> dict[str, Any]:
+    """A look at a topic's new records."""
+    answer = ask(log, f"/api/topics/{topic}/tail", params=asked)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def send(log: Log, topic: str, first: int, count: int, partition: int = 0, body: str = "") -> None:
+    """Records with ids from `first` on, a second apart."""
+    values = [json.dumps({"id": first + i, "body": body}).encode() for i in range(count)]
+    times = np.array([NOW_MS + 1_000 * (first + i) for i in range(count)], np.int64)
+    with Producer(log.address, acks="all") as producer:
+        producer.send(topic, partition, None, pa.array(values, pa.binary()), times)
+
+
+def new_topic(log: Log, partitions: int) -> str:
+    """A topic of its own."""
+    name = f"tail-{next(_numbers)}"
+    with Client(log.address) as client:
+        client.create_topic(name, partitions, {"retention.ms": "-1"})
+    return name
+
+
+def test_a_tail_has_each_new_record_once(log: Log) -> None:
+    """First the newest there are; then what came since, the newest first; nothing where nothing came."""
+    topic = new_topic(log, 2)
+    send(log, topic, 0, 5)
+    found = tail(log, topic, limit=3)
+    assert (ids(found), found["arrived"], found["skipped"]) == ([4, 3, 2], 0, 0)
+    send(log, topic, 5, 2)
+    send(log, topic, 7, 1, partition=1)
+    found = tail(log, topic, limit=3, positions=positions(found))
+    assert (ids(found), found["arrived"], found["skipped"]) == ([7, 6, 5], 3, 0)
+    found = tail(log, topic, limit=3, positions=positions(found))
+    assert (ids(found), found["arrived"], found["skipped"]) == ([], 0, 0)
+
+
+def test_a_tail_reads_a_bounded_number_of_records(log: Log) -> None:
+    """However many came, the newest of each partition are read; the others are counted."""
+    topic = new_topic(log, 2)
+    start = positions(tail(log, topic))
+    send(log, topic, 0, 20_000)
+    send(log, topic, 20_000, 10, partition=1)
+    found = tail(log, topic, limit=10, positions=start)
+    assert len(found["records"]) == 10
+    assert (found["arrived"], found["skipped"]) == (20_010, 20_000)
+    assert {one["partition"] for one in found["records"]} == {0, 1}
+    assert tail(log, topic, limit=10, positions=positions(found))["arrived"] == 0
+
+
+def test_a_tail_of_long_records_is_bounded_in_bytes(log: Log) -> None:
+    """Of long values fewer are sent than were asked for; the others count as skipped."""
+    topic = new_topic(log, 1)
+    start = positions(tail(log, topic))
+    send(log, topic, 0, 100, body="x" * 30_000)
+    found = tail(log, topic, limit=100, positions=start)
+    assert 1 < len(found["records"]) < 100
+    assert sum(len(one["value"]["text"]) for one in found["records"]) <= 1 << 20
+    assert found["skipped"] == 100 - len(found["records"])
+
+
+def test_a_tail_searches_and_keeps_to_a_partition(log: Log) -> None:
+    """What doesn't have the text isn't shown, and isn't skipped either."""
+    topic = new_topic(log, 2)
+    start = positions(tail(log, topic))
+    send(log, topic, 0, 100)
+    send(log, topic, 100, 100, partition=1)
+    found = tail(log, topic, search='"id": 42,', positions=start)
+    assert (ids(found), found["skipped"]) == ([42], 0)
+    found = tail(log, topic, partition=1, limit=2, positions=start)
+    assert (ids(found), found["arrived"]) == ([199, 198], 100)
+    wrong = ask(log, f"/api/topics/{topic}/tail", params={"partition": 7})
+    assert "expected a partition" in wrong.json()["error"]

@@ -111,6 +111,8 @@ def test_every_page_fits_and_asks_nobody_else(
             page.goto(f"{served.url}/{fragment}")
             page.wait_for_selector(f"#console[data-page='{fragment}']:not([aria-busy])")
             page.wait_for_selector("#console:not(:has([aria-busy])) :is(table, article)")
+            if name == "group":
+                page.wait_for_selector("#console .chart svg")
             assert page.evaluate("document.documentElement.scrollWidth") <= width, name
             assert page.locator("nav a[aria-current]").count() == 1
             if folder:
@@ -207,6 +209,37 @@ def test_a_topic_names_the_groups_that_read_it(browser: Any, served: Any) -> Non
         page.wait_for_selector("text=time left")
 
 
+def test_a_groups_lag_is_a_chart(browser: Any, served: Any, log: Log) -> None:
+    """In records, by topic, over the chosen time, which is in the address; new looks appear by themselves."""
+    with visit(browser, f"{served.url}/#/groups/audit?range=6+hours") as page:
+        chart = page.locator("#console .chart svg")
+        chart.wait_for()
+        assert page.get_by_label("time that the chart shows").input_value() == "6 hours"
+        assert "records that wait, by topic: the most in each minute" in page.inner_text("#console")
+        assert re.search(r"clicks 50$", chart.locator("title").text_content() or "")
+        assert page.locator("#console .chart .axis").count() > 2
+        page.get_by_label("time that the chart shows").select_option("15 minutes")
+        page.get_by_text("the most in each 10 seconds").wait_for()
+        assert page.url.endswith("?range=15+minutes")
+        with Client(log.address) as client:
+            client.commit("audit", {("clicks", 1): 60, ("empty", 0): 0})
+        page.locator("#console .legend li", has_text="empty").wait_for()
+        page.reload()
+        page.get_by_text("the most in each 10 seconds").wait_for()
+
+
+def test_a_group_without_a_history_says_so(browser: Any, log: Log) -> None:
+    """The page's server has just started: it says how it will know more."""
+    console = Console(lambda: log.address, has_pipeline=False)
+    console.start = lambda: None  # type: ignore[method-assign]
+    server = Server(None, lambda **_: {}, console=console)
+    try:
+        with visit(browser, f"{server.url}/#/groups/audit") as page:
+            page.get_by_text("No lag has been seen yet.").wait_for()
+    finally:
+        server.close()
+
+
 def test_sizes_of_topics_have_units(browser: Any, served: Any) -> None:
     """A topic's bytes and its partitions', also where there are none."""
     with visit(browser, served.url) as page:
@@ -271,17 +304,6 @@ def test_letters_are_a_workflow(browser: Any, served: Any, log: Log) -> None:
     """By reason; one is repaired, all are replayed, the late one is dropped; what is done is said."""
     write_letters(log, "worked")
     with visit(browser, f"{served.url}/#/letters") as page:
-        answers = iter(["counted by hand"])
-        asked: list[str] = []
-
-        def answer(dialog: Any) -> None:
-            asked.append(dialog.message)
-            if dialog.type == "prompt":
-                dialog.accept(next(answers))
-            else:
-                dialog.accept()
-
-        page.on("dialog", answer)
         row = page.locator("tr", has_text="worked.dead-letters").filter(has_text="no such field")
         row.get_by_role("link").click()
         page.get_by_role("button", name="Repair…").first.click()
@@ -289,16 +311,89 @@ def test_letters_are_a_workflow(browser: Any, served: Any, log: Log) -> None:
         page.get_by_role("button", name="Keep").click()
         page.wait_for_selector("[role=status]:text('repaired 1 letter')")
         page.get_by_role("button", name="Replay…").click()
+        dialog = page.get_by_role("dialog", name="Replay 2 letters?")
+        assert "All 2 letters with the reason “no such field: usr” are sent to worked again" in (
+            dialog.inner_text()
+        )
+        dialog.get_by_role("button", name="Replay 2 letters").click()
         page.wait_for_selector("[role=status]:text('replayed 2 letters')")
         page.goto(f"{served.url}/#/letters")
         late = page.locator("tr", has_text="worked.dead-letters").filter(has_text="late:")
         late.get_by_role("link").click()
         page.wait_for_selector("article :text('will be late again')")
+        page.get_by_role("button", name="Replay…").click()
+        dialog = page.get_by_role("dialog", name="Replay 1 letter?")
+        assert "1 letter of those on this page will be late again" in dialog.inner_text()
+        dialog.get_by_role("button", name="Cancel").click()
         page.get_by_role("button", name="Drop…").click()
+        dialog = page.get_by_role("dialog", name="Drop 1 letter?")
+        assert "can't be undone" in dialog.inner_text()
+        dialog.get_by_label("Reason").fill("counted by hand")
+        dialog.get_by_role("button", name="Drop 1 letter").click()
         page.wait_for_selector("[role=status]:text('dropped 1 letter')")
         page.goto(f"{served.url}/#/letters")
         page.wait_for_selector("tr:has-text('worked.dead-letters'):has-text('dropped')")
-        assert "all open letters with this reason" in asked[0]
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1400, "light")])
+def test_a_change_of_letters_is_asked_for_in_a_dialog(
+    browser: Any, served: Any, log: Log, width: int, scheme: str
+) -> None:
+    """By keyboard: Tab stays in it, Escape cancels, and the focus is where it was; then on what was done."""
+    topic = write_letters(log, f"asked{width}")
+    reason = "reason=no such field: usr"
+    with visit(
+        browser, f"{served.url}/#/letters/{topic}?{reason}", width=width, color_scheme=scheme
+    ) as page:
+        dialog = page.get_by_role("dialog")
+        page.get_by_role("checkbox", name="letter 0/1").check()
+        page.get_by_text("1 letter selected.").wait_for()
+        page.get_by_role("button", name="Drop…").press("Enter")
+        dialog.wait_for()
+        assert page.evaluate("document.querySelector('dialog').getAttribute('aria-labelledby')")
+        assert "Letter 0/1 is closed." in dialog.inner_text()
+        if folder := os.environ.get("PENSTOCK_SCREENSHOTS"):
+            page.screenshot(path=str(Path(folder) / f"dialog-{scheme}-{width}.png"))
+        box = dialog.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width
+        inside = (
+            "(at => at === document.body || at.closest('dialog') !== null)(document.activeElement)"
+        )
+        for _ in range(8):
+            page.keyboard.press("Tab")
+            assert page.evaluate(inside)
+        page.keyboard.press("Escape")
+        dialog.wait_for(state="detached")
+        assert page.evaluate("document.activeElement.textContent") == "Drop…"
+        assert page.get_by_role("checkbox", name="letter 0/1").is_checked()
+        page.keyboard.press("Enter")
+        page.keyboard.type("by hand")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("[role=status]:text('dropped 1 letter')")
+        assert page.evaluate("document.activeElement.getAttribute('role')") == "status"
+        page.get_by_text("because: by hand").wait_for()
+        assert page.get_by_role("checkbox").count() == 1
+
+
+def test_a_change_that_fails_says_why_in_its_dialog(browser: Any, served: Any, log: Log) -> None:
+    """The dialog stays, with the server's reason, and can be tried again or left."""
+    topic = write_letters(log, "failing")
+    with visit(browser, f"{served.url}/#/letters/{topic}") as page:
+        assert page.get_by_role("button", name="Replay…").is_disabled()
+        page.get_by_text("Select letters first.").wait_for()
+        page.get_by_role("checkbox", name="letter 0/0").check()
+        page.route(
+            "**/replay",
+            lambda route: route.fulfill(status=503, json={"error": "the broker is away"}),
+        )
+        page.get_by_role("button", name="Replay…").click()
+        dialog = page.get_by_role("dialog", name="Replay 1 letter?")
+        dialog.get_by_role("button", name="Replay 1 letter").click()
+        assert dialog.get_by_role("alert").inner_text() == "the broker is away"
+        page.unroute("**/replay")
+        dialog.get_by_role("button", name="Replay 1 letter").click()
+        page.wait_for_selector("[role=status]:text('replayed 1 letter')")
 
 
 def test_a_read_only_page_has_no_buttons_that_change(browser: Any, served: Any) -> None:

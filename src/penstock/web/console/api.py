@@ -5,7 +5,9 @@
     GET  /api/topics/{name}                     partitions and configs
     GET  /api/topics/{name}/records             ?from=newest|oldest|TIME &positions=0:17,1:3 &partition=
                                                 &limit= &search=
+    GET  /api/topics/{name}/tail                records since ?positions=0:17,1:3 &partition= &limit= &search=
     GET  /api/groups, /api/groups/{name}        lag, time left, members
+    GET  /api/lag                               ?group=NAME &range=1 hour: its lag since the page is served
     GET  /api/connections                       captures, sinks and queues with their states
     GET  /api/letters                           dead letters by reason
     GET  /api/letters/{topic}                   ?reason= &origin= &state= &skip=
@@ -32,10 +34,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from penstock.core.time import moment_us
+from penstock.core.time import duration_us, moment_us
 from penstock.errors import PenstockError, UserError
 from penstock.web._json import dumps
 from penstock.web.console.avro import AvroTexts
+from penstock.web.console.lag import GROUPS_MAX, LagHistory
 from penstock.web.console.log import LogView, letter_ids, where_of
 from penstock.web.console.records import PAGE_MAX, Wanted
 
@@ -67,9 +70,18 @@ class Console:
         schemas: Callable[[], Mapping[str, Mapping[int | None, str]]] = dict,
     ) -> None:
         self._log = LogView(address, AvroTexts(schemas))
+        self._lag = LagHistory(lambda: self._log.lags(GROUPS_MAX))
         self._has_pipeline, self._allow_changes = has_pipeline, allow_changes
         self._versions = versions
         self._pool = ThreadPoolExecutor(WORKERS, "penstock-console")
+
+    def start(self) -> None:
+        """Begins to keep the history of groups' lag, until `close`."""
+        self._lag.start()
+
+    def close(self) -> None:
+        """Ends the history."""
+        self._lag.close()
 
     @property
     def routes(self) -> list[Route]:
@@ -79,8 +91,10 @@ class Console:
             Route("/api/topics", self.topics),
             Route("/api/topics/{name}", self.topic),
             Route("/api/topics/{name}/records", self.records),
+            Route("/api/topics/{name}/tail", self.tail),
             Route("/api/groups", self.groups),
             Route("/api/groups/{name:path}", self.group),
+            Route("/api/lag", self.lag),
             Route("/api/connections", self.connections),
             Route("/api/letters", self.letter_groups),
             Route("/api/letters/{topic}", self.letters),
@@ -115,24 +129,14 @@ class Console:
 
     async def records(self, request: Request) -> Response:
         """GET /api/topics/{name}/records."""
-        asked = request.query_params
-        start = asked.get("from", "newest").strip() or "newest"
-        search = asked.get("search", "")
-        if len(search) > SEARCH_CHARS_MAX:
-            raise UserError(
-                f"expected a text of at most {SEARCH_CHARS_MAX} characters to search for; found {len(search)}"
-            )
-        partition = asked.get("partition", "")
-        wanted = Wanted(
-            request.path_params["name"],
-            start == "newest",
-            _positions(asked.get("positions", "")),
-            (_whole(partition, "partition"),) if partition else None,
-            min(max(_whole(asked.get("limit", "50"), "limit"), 1), PAGE_MAX),
-            search,
-        )
+        start = request.query_params.get("from", "newest").strip() or "newest"
+        wanted = _wanted(request, newest=start == "newest")
         from_ms = None if start in ("newest", "oldest") or wanted.positions else _moment_ms(start)
         return _json(await self._ask(self._log.records, wanted, from_ms))
+
+    async def tail(self, request: Request) -> Response:
+        """GET /api/topics/{name}/tail."""
+        return _json(await self._ask(self._log.tail, _wanted(request, newest=True)))
 
     async def groups(self, _request: Request) -> Response:
         """GET /api/groups."""
@@ -141,6 +145,11 @@ class Console:
     async def group(self, request: Request) -> Response:
         """GET /api/groups/{name}."""
         return _json(await self._ask(self._log.group, request.path_params["name"]))
+
+    async def lag(self, request: Request) -> Response:
+        """GET /api/lag."""
+        range_us = duration_us(request.query_params.get("range") or "1 hour")
+        return _json(self._lag.series(request.query_params.get("group", ""), range_us / 1_000_000))
 
     async def connections(self, _request: Request) -> Response:
         """GET /api/connections."""
@@ -217,6 +226,24 @@ async def _body(request: Request) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise UserError(f"expected a JSON object; found {type(found).__name__}")
     return found
+
+
+def _wanted(request: Request, *, newest: bool) -> Wanted:
+    """The records that a request is about."""
+    asked = request.query_params
+    search, partition = asked.get("search", ""), asked.get("partition", "")
+    if len(search) > SEARCH_CHARS_MAX:
+        raise UserError(
+            f"expected a text of at most {SEARCH_CHARS_MAX} characters to search for; found {len(search)}"
+        )
+    return Wanted(
+        request.path_params["name"],
+        newest,
+        _positions(asked.get("positions", "")),
+        (_whole(partition, "partition"),) if partition else None,
+        min(max(_whole(asked.get("limit", "50"), "limit"), 1), PAGE_MAX),
+        search,
+    )
 
 
 def _meant(body: dict[str, Any]) -> Any:

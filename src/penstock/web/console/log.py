@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
 
 from penstock.client import Client, Reader
-from penstock.client.groups import GroupAdmin, GroupPosition
+from penstock.client.groups import GroupAdmin, GroupInfo, GroupPosition
 from penstock.client.letters.dead_letters import TOPIC_SUFFIX, DeadLetters, Letter, Where
 from penstock.client.letters.lateness import late_again
 from penstock.client.letters.ledger import State
@@ -19,7 +19,7 @@ from penstock.core.time import instant_text
 from penstock.errors import BrokerError, UserError
 from penstock.web.console.avro import AvroTexts
 from penstock.web.console.connections import all_connections
-from penstock.web.console.records import Wanted, read_page, shown
+from penstock.web.console.records import Wanted, read_page, read_tail, shown
 
 PATIENCE_S: Final = 3.0  # a page that waits longer looks dead
 LETTERS_MAX: Final = 100  # shown at a time
@@ -103,28 +103,48 @@ class LogView:
                 wanted = replace(wanted, newest=False, positions=positions)
             return read_page(client, reader, wanted, self._avro.of(client, reader, wanted.topic))
 
+    def tail(self, wanted: Wanted) -> dict[str, Any]:
+        """The records that are new since a look at the topic; see `read_tail`."""
+        address = self.address()
+        with (
+            Client(address, **self._settings) as client,
+            Reader(address, **self._settings) as reader,
+        ):
+            return read_tail(client, reader, wanted, self._avro.of(client, reader, wanted.topic))
+
     # Groups
 
     def groups(self) -> list[dict[str, Any]]:
         """Consumer and share groups with their lag, by name."""
-        address = self.address()
         found = []
+        for one, lags, lost in self._behind():
+            about = {"name": one.name, "kind": one.kind, "state": one.state}
+            lag = sum(lags.values())
+            found.append({**about, "topics": sorted(lags), "lag": lag, "lost": lost})
+        return found
+
+    def lags(self, most: int) -> dict[str, dict[str, int]]:
+        """The lag of each group by topic, of at most so many groups."""
+        return {one.name: lags for one, lags, _ in islice(self._behind(), most)}
+
+    def _behind(self) -> Iterator[tuple[GroupInfo, dict[str, int], int]]:
+        """Each group with its lag by topic, and how many records it lost, by name."""
+        address = self.address()
         with (
             GroupAdmin(address, **self._settings) as admin,
             ShareClient(address, **self._settings) as shares,
         ):
             for one in admin.list_groups():
+                lags: dict[str, int] = {}
+                lost = 0
                 if one.kind == SHARE:
-                    offsets = shares.share_offsets(one.name)
-                    topics = {part.topic for part in offsets}
-                    lag, lost = sum(max(part.waiting, 0) for part in offsets), 0
+                    for part in shares.share_offsets(one.name):
+                        lags[part.topic] = lags.get(part.topic, 0) + max(part.waiting, 0)
                 else:
-                    positions = admin.positions(one.name)
-                    topics = {part.topic for part in positions}
-                    lag, lost = sum(p.lag for p in positions), sum(p.lost for p in positions)
-                about = {"name": one.name, "kind": one.kind, "state": one.state}
-                found.append({**about, "topics": sorted(topics), "lag": lag, "lost": lost})
-        return found
+                    for position in admin.positions(one.name):
+                        lags[position.topic] = lags.get(position.topic, 0) + position.lag
+                        lost += position.lost
+                yield one, lags, lost
 
     def group(self, name: str) -> dict[str, Any]:
         """A group's positions and members; of a consumer group also the time that retention leaves it.

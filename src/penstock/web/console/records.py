@@ -1,7 +1,8 @@
-"""A page of a topic's records: from the newest or the oldest, from offsets or a time, with search.
+"""A page of a topic's records: from the newest or the oldest, from offsets or a time, with search; and those
+that are new since the last look.
 
 The next page begins at `next`, which has an offset for each partition. Newest first, it is the offset to
-stop before; oldest first, the offset to begin at.
+stop before; oldest first and for new records, the offset to begin at.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ SEARCH_RECORDS_MAX: Final = 200_000  # of one question; the page offers to conti
 SEARCH_SECONDS_MAX: Final = 5.0  # likewise: a page that waits longer looks dead
 SHOWN_CHARS_MAX: Final = 20_000  # of a key or a value: a browser holds a page of them
 DAMAGED_SHOWN_MAX: Final = 10
+TAIL_CHARS_MAX: Final = 1 << 20
+"""Of keys and values of one look at new records, a second apart: what a browser draws meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -76,14 +79,7 @@ def read_page(
     Raises:
         BrokerError: there is no such topic or partition.
     """
-    first = client.offsets(wanted.topic, "earliest")
-    last = client.offsets(wanted.topic, "latest")
-    chosen = sorted(last) if wanted.partitions is None else list(wanted.partitions)
-    for p in chosen:
-        if p not in last:
-            raise BrokerError(
-                f"expected a partition of {wanted.topic!r} from 0 to {len(last) - 1}; found {p}"
-            )
+    chosen, first, last = _ends(client, wanted)
     begin = {p: first[p] for p in chosen}
     end = {p: last[p] for p in chosen}
     side = end if wanted.newest else begin
@@ -108,6 +104,70 @@ def read_page(
         if full or look.scanned >= SEARCH_RECORDS_MAX or time.monotonic() > deadline:
             break
     return _page(look, wanted, begin, end)
+
+
+def read_tail(
+    client: Client,
+    reader: Reader,
+    wanted: Wanted,
+    decode: Callable[[bytes], str | None] = lambda _: None,
+) -> dict[str, Any]:
+    """The records that are new since `wanted.positions`; without any, the newest.
+
+    However many arrived, a bounded number is read: the newest of each partition. The others are counted.
+
+    Args:
+        client: asks for offsets.
+        reader: reads.
+        wanted: which records; the answer has at most `limit`.
+        decode: as in `read_page`.
+
+    Returns:
+        `records`, the newest first; `next`, the positions of the next look; `arrived`, by how many offsets
+        the partitions have grown; `skipped`, how many of these were not looked at, or not returned though
+        they fit; `damaged`, what the broker couldn't read.
+
+    Raises:
+        BrokerError: there is no such topic or partition.
+    """
+    chosen, first, last = _ends(client, wanted)
+    begin = {p: min(max(wanted.positions.get(p, first[p]), first[p]), last[p]) for p in chosen}
+    news = {p: last[p] - begin[p] for p in chosen if last[p] > begin[p]}
+    read = sorted(news, key=lambda p: -news[p])[: wanted.limit]
+    fits = not wanted.positions or sum(news.values()) <= wanted.limit
+    share = wanted.limit if fits else max(wanted.limit // len(read), 1)
+    span = SEARCH_STEP if wanted.search else share
+    look = _Look()
+    spans = {p: (max(begin[p], last[p] - span), last[p]) for p in read}
+    _read(reader, wanted, spans, look, decode)
+    shown: list[dict[str, Any]] = []
+    chars = 0
+    for one in _in_order(look.found, newest=True)[: wanted.limit]:
+        chars += sum(len(one[part]["text"]) for part in ("key", "value") if one[part])
+        if shown and chars > TAIL_CHARS_MAX:
+            break
+        shown.append(one)
+    unread = sum(news.values()) - sum(high - low for low, high in spans.values())
+    return {
+        "records": shown,
+        "next": {p: last[p] for p in chosen},
+        "arrived": sum(news.values()) if wanted.positions else 0,
+        "skipped": unread + len(look.found) - len(shown) if wanted.positions else 0,
+        "damaged": look.damaged,
+    }
+
+
+def _ends(client: Client, wanted: Wanted) -> tuple[list[int], dict[int, int], dict[int, int]]:
+    """The partitions that are meant, and the first and next offsets of all."""
+    first = client.offsets(wanted.topic, "earliest")
+    last = client.offsets(wanted.topic, "latest")
+    chosen = sorted(last) if wanted.partitions is None else list(wanted.partitions)
+    for p in chosen:
+        if p not in last:
+            raise BrokerError(
+                f"expected a partition of {wanted.topic!r} from 0 to {len(last) - 1}; found {p}"
+            )
+    return chosen, first, last
 
 
 def _read(

@@ -1,22 +1,13 @@
 // Lists that are long: found by a part of their name, sorted by a column, and drawn anew in their place.
 
 import { html } from "./chart.js";
-
-// The address of the page with other parameters; an empty one is left out.
-function elsewhere(query, changes) {
-  const next = new URLSearchParams(query);
-  for (const [name, value] of Object.entries(changes)) if (value) next.set(name, value); else next.delete(name);
-  return `${location.hash.split("?")[0]}${[...next].length ? `?${next}` : ""}`;
-}
-
-// The parameters of the address as it is now.
-const present = () => new URLSearchParams(location.hash.split("?")[1] || "");
+import { elsewhere, present } from "./pieces.js";
 
 // A box that keeps the rows whose name has a text. It is in the address, so that a link leads to it.
 export function finder(label, redraw) {
   const box = html("input", { type: "search", className: "find", ariaLabel: label, placeholder: label });
   box.value = present().get("find") || "";
-  box.oninput = () => { history.replaceState(null, "", elsewhere(present(), { find: box.value })); redraw(); };
+  box.oninput = () => { history.replaceState(null, "", elsewhere({ find: box.value })); redraw(); };
   return box;
 }
 
@@ -35,7 +26,7 @@ export function arranged(items, columns, query) {
     if (!property) return head;
     const now = by === property ? (falls ? "descending" : "ascending") : "";
     const first = head.startsWith("#") ? `-${property}` : property, other = first === property ? `-${property}` : property;
-    const link = html("a", { textContent: head.replace("#", ""), href: elsewhere(query, { sort: sort === first ? other : first }), className: `sort ${now}` });
+    const link = html("a", { textContent: head.replace("#", ""), href: elsewhere({ sort: sort === first ? other : first }, query), className: `sort ${now}` });
     return { text: head, link, now };
   });
   return { shown, heads };
