@@ -310,11 +310,11 @@ class Broker:
         except OSError as error:
             _log.warning("expected to ask for the room on the disk, found: %s", error)
         if services.room.is_full or services.flusher.failed:
-            self._pulse.stir()  # whoever waits for room waits for the next look
+            self._pulse.stir()  # requests that wait for room wait for the next look
         if services.flusher.failed and not services.room.is_full:
-            mended = services.flusher.mend()
-            if mended:
-                _log.warning("%d logs continue after a full disk", mended)
+            repaired = services.flusher.repair()
+            if repaired:
+                _log.warning("%d logs continue after a full disk", repaired)
 
     async def _flush(self) -> None:
         services = self.services

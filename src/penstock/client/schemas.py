@@ -57,20 +57,20 @@ def registered_schemas(
     """
 
     def schema(id_: int) -> str | None:
-        told = _asked(url, f"/schemas/ids/{id_}", patience_s, "schema")
-        if told is None:
+        answer = _asked(url, f"/schemas/ids/{id_}", patience_s, "schema")
+        if answer is None:
             return None
-        found = told.get("schemaType", Kind.AVRO)
+        found = answer.get("schemaType", Kind.AVRO)
         if found != kind:
             raise SchemaError(f"expected a schema of {kind}; found one of {found}")
         if kind != Kind.AVRO:
-            return str(told["schema"])
+            return str(answer["schema"])
         references: dict[str, str] = {}
-        _collect(url, told, references, patience_s)
+        _collect(url, answer, references, patience_s)
         try:
-            return parse(Kind.AVRO, told["schema"], references).normalized()
+            return parse(Kind.AVRO, answer["schema"], references).normalized()
         except SchemaError:
-            return str(told["schema"])
+            return str(answer["schema"])
 
     return schema
 
@@ -80,8 +80,8 @@ def registered_kinds(url: str, *, patience_s: float = PATIENCE_S) -> Callable[[i
     """What gives the kinds of a registry's schemas by their ids; see `registered_schemas`."""
 
     def kind(id_: int) -> Kind | None:
-        told = _asked(url, f"/schemas/ids/{id_}", patience_s, "schema")
-        return None if told is None else Kind(told.get("schemaType", Kind.AVRO))
+        answer = _asked(url, f"/schemas/ids/{id_}", patience_s, "schema")
+        return None if answer is None else Kind(answer.get("schemaType", Kind.AVRO))
 
     return kind
 
@@ -104,9 +104,9 @@ def schema_versions(url: str, subject: str, *, patience_s: float = PATIENCE_S) -
     return tuple(str(one["schema"]) for one in found if one is not None)
 
 
-def _collect(url: str, told: Mapping[str, Any], found: dict[str, str], patience_s: float) -> None:
+def _collect(url: str, answer: Mapping[str, Any], found: dict[str, str], patience_s: float) -> None:
     """The texts of what a schema names, each after what it names itself."""
-    for one in told.get("references") or ():
+    for one in answer.get("references") or ():
         if one["name"] not in found:
             path = (
                 f"/subjects/{quote(one['subject'], safe='')}/versions/{one['version']}?deleted=true"
@@ -139,12 +139,12 @@ def schema_id(
             registry wants another password.
         BrokerError: the registry doesn't answer in time (retriable).
     """
-    path, told = f"/subjects/{quote(subject, safe='')}", {"schema": schema}
+    path, body = f"/subjects/{quote(subject, safe='')}", {"schema": schema}
     if kind != Kind.AVRO:
-        told["schemaType"] = kind
-    found = _asked(url, path, patience_s, "id", told)
+        body["schemaType"] = kind
+    found = _asked(url, path, patience_s, "id", body)
     if found is None:
-        found = _asked(url, f"{path}/versions", patience_s, "id", told)
+        found = _asked(url, f"{path}/versions", patience_s, "id", body)
     if found is None:
         raise SetupError(
             f"expected the registry at {url} to register {subject}; found no such path"
@@ -169,7 +169,7 @@ def _asked(
             cause: Exception = ValueError(f"an answer without {field!r}")
         except HTTPError as error:
             with error:
-                code, message = _told(error)
+                code, message = _reported(error)
             if error.code == _NOT_FOUND and code in _NOT_FOUND_CODES:
                 return None
             if error.code in (401, 403):
@@ -201,8 +201,10 @@ def _request(url: str, body: Mapping[str, Any] | None) -> Request:
         data = json.dumps(body).encode()
     asked = Request(url, data, headers)  # noqa: S310 - http and https alone
     if password := os.environ.get(PASSWORD):
-        told = base64.b64encode(f"penstock:{password}".encode()).decode()
-        asked.add_unredirected_header("Authorization", f"Basic {told}")  # not for other servers
+        credentials = base64.b64encode(f"penstock:{password}".encode()).decode()
+        asked.add_unredirected_header(
+            "Authorization", f"Basic {credentials}"
+        )  # not for other servers
     return asked
 
 
@@ -215,10 +217,10 @@ def _refused(path: str, message: str) -> str:
     )
 
 
-def _told(error: HTTPError) -> tuple[int, str]:
+def _reported(error: HTTPError) -> tuple[int, str]:
     """A registry's code and message; 0 of a proxy in front of one, or of another server."""
     try:
-        told = json.loads(error.read())
-        return int(told["error_code"]), str(told.get("message", ""))
+        answer = json.loads(error.read())
+        return int(answer["error_code"]), str(answer.get("message", ""))
     except (OSError, HTTPException, ValueError, TypeError, KeyError):
         return 0, ""

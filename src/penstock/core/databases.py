@@ -104,7 +104,7 @@ def keepalives(url: str, *, with_timeout: bool = True) -> dict[str, int]:
         with_timeout: whether also what was sent has to be received within that time. A server that is busy
             may stop to read for longer, where much is sent.
     """
-    told = psycopg_module().conninfo.conninfo_to_dict(url)
+    given = psycopg_module().conninfo.conninfo_to_dict(url)
     wanted = {
         "keepalives_idle": ALIVE_IDLE_S,
         "keepalives_interval": ALIVE_EACH_S,
@@ -112,7 +112,7 @@ def keepalives(url: str, *, with_timeout: bool = True) -> dict[str, int]:
     }
     if with_timeout:
         wanted["tcp_user_timeout"] = UNHEARD_MS
-    return {name: value for name, value in wanted.items() if name not in told}
+    return {name: value for name, value in wanted.items() if name not in given}
 
 
 def pymysql_module() -> Any:
@@ -144,36 +144,38 @@ def mysql_parameters(url: str) -> dict[str, Any]:
         raise UserError(
             f"expected an address such as mysql://ann@localhost:3306/shop; found {described(url)!r}"
         )
-    told: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "host": parts.hostname or "127.0.0.1",
         "port": parts.port or 3306,
         "database": database,
     }
     if parts.username:
-        told["user"] = unquote(parts.username)
+        arguments["user"] = unquote(parts.username)
     password = unquote(parts.password) if parts.password else os.environ.get("MYSQL_PWD")
     if password:
-        told["password"] = password
+        arguments["password"] = password
     own = Path("~/.my.cnf").expanduser()
     if own.is_file():
-        told["read_default_file"] = str(own)
+        arguments["read_default_file"] = str(own)
     options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
     if "unix_socket" in options:
-        told["unix_socket"] = options.pop("unix_socket")
+        arguments["unix_socket"] = options.pop("unix_socket")
     for name in ("ssl_ca", "ssl_cert", "ssl_key"):
         if name in options:
-            told[name] = options.pop(name)
+            arguments[name] = options.pop(name)
     for name in ("ssl_verify_cert", "ssl_verify_identity"):
         if name in options:
-            told[name] = options.pop(name).lower() in {"1", "true", "yes"}
-    if "ssl_ca" in told and "ssl_verify_cert" not in told:  # else PyMySQL verifies nothing
-        told.setdefault("ssl_verify_identity", True)
+            arguments[name] = options.pop(name).lower() in {"1", "true", "yes"}
+    if (
+        "ssl_ca" in arguments and "ssl_verify_cert" not in arguments
+    ):  # else PyMySQL verifies nothing
+        arguments.setdefault("ssl_verify_identity", True)
     if options:
         raise UserError(
             "expected unix_socket, ssl_ca, ssl_cert, ssl_key, ssl_verify_cert or ssl_verify_identity in the "
             f"address; found {', '.join(sorted(options))}"
         )
-    return told
+    return arguments
 
 
 def is_target(text: str) -> bool:

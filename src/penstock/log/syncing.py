@@ -174,7 +174,7 @@ class SyncedPartition(PartitionReader):
             self._snapshot_offset = max(self._snapshot_offset, task.snapshot_offset)
             self._vouched_bytes = max(self._vouched_bytes, task.vouched_bytes)
 
-    def mend(self) -> bool:
+    def repair(self) -> bool:
         """Continues after a sync that failed because the disk was full; False where that can't be.
 
         The kernel may have forgotten that pages are not on the disk. So what isn't known to be durable

@@ -81,16 +81,16 @@ class AvroSchema:
 
     Attributes:
         root: its type.
-        told: the JSON that it was parsed from.
+        source: the JSON that it was parsed from.
     """
 
     root: AvroType
-    told: Any
+    source: Any
 
     @property
     def text(self) -> str:
         """The schema without spaces between its words; everything else is as it was written."""
-        return json.dumps(self.told, separators=(",", ":"), ensure_ascii=False)
+        return json.dumps(self.source, separators=(",", ":"), ensure_ascii=False)
 
     def normalized(self) -> str:
         """One text for all ways of writing it: names with namespaces, attributes in one order."""
@@ -110,8 +110,8 @@ def parse_avro(text: str, references: Sequence[str] = ()) -> AvroSchema:
     parser = _Parser()
     for one in references:
         parser.type(_loaded(one), "", "", 0)
-    told = _loaded(text)
-    return AvroSchema(parser.type(told, "", "", 0), told)
+    root = _loaded(text)
+    return AvroSchema(parser.type(root, "", "", 0), root)
 
 
 def _loaded(text: str) -> Any:
@@ -129,30 +129,30 @@ class _Parser:
     def __init__(self) -> None:
         self.names: dict[str, AvroType] = {}
 
-    def type(self, told: Any, space: str, path: str, depth: int) -> AvroType:
+    def type(self, node: Any, space: str, path: str, depth: int) -> AvroType:
         """The type that JSON says, within a namespace."""
         if depth > DEPTH_MAX:
             raise Malformed(f"expected at most {DEPTH_MAX} nested types; found more at {path[:60]}")
-        match told:
+        match node:
             case str():
-                return self._named(told, space, path)
+                return self._named(node, space, path)
             case list():
-                return self._union(told, space, path, depth)
+                return self._union(node, space, path, depth)
             case {"type": "record" | "error" | "enum" | "fixed" as kind}:
                 return self._defined(
-                    "record" if kind == "error" else kind, told, space, path, depth
+                    "record" if kind == "error" else kind, node, space, path, depth
                 )
             case {"type": "array" | "map" as kind}:
                 part = "items" if kind == "array" else "values"
-                if part not in told:
+                if part not in node:
                     raise Malformed(f"{path or '/'}: expected {part!r} of the {kind}; found none")
-                inner = self.type(told[part], space, f"{path}/{part}", depth + 1)
-                return AvroType(kind, parts=[inner], attributes=_others(told, part))
+                inner = self.type(node[part], space, f"{path}/{part}", depth + 1)
+                return AvroType(kind, parts=[inner], attributes=_others(node, part))
             case {"type": str() as name} if name in PRIMITIVES:
-                return AvroType(name, attributes=_others(told))
+                return AvroType(name, attributes=_others(node))
             case {"type": inner}:
                 return self.type(inner, space, path, depth + 1)
-        raise Malformed(f"{path or '/'}: expected a type; found {told!r}")
+        raise Malformed(f"{path or '/'}: expected a type; found {node!r}")
 
     def _named(self, name: str, space: str, path: str) -> AvroType:
         if name in PRIMITIVES:
@@ -164,8 +164,8 @@ class _Parser:
             )
         return found
 
-    def _union(self, told: list[Any], space: str, path: str, depth: int) -> AvroType:
-        parts = [self.type(one, space, f"{path}/{at}", depth + 1) for at, one in enumerate(told)]
+    def _union(self, node: list[Any], space: str, path: str, depth: int) -> AvroType:
+        parts = [self.type(one, space, f"{path}/{at}", depth + 1) for at, one in enumerate(node)]
         seen: set[str] = set()
         for one in parts:
             if one.kind == "union":
@@ -178,13 +178,13 @@ class _Parser:
         return AvroType("union", parts=parts)
 
     def _defined(
-        self, kind: str, told: Mapping[str, Any], space: str, path: str, depth: int
+        self, kind: str, node: Mapping[str, Any], space: str, path: str, depth: int
     ) -> AvroType:
-        name = told.get("name")
+        name = node.get("name")
         if not isinstance(name, str):
             raise Malformed(f"{path or '/'}: expected a name of the {kind}; found {name!r}")
-        if "." not in name and isinstance(told.get("namespace"), str):
-            space = told["namespace"]
+        if "." not in name and isinstance(node.get("namespace"), str):
+            space = node["namespace"]
         full = _full(name, space)
         space = full.rpartition(".")[0]
         wrong = [one for one in full.split(".") if not _NAME.fullmatch(one)]
@@ -194,35 +194,35 @@ class _Parser:
             )
         if full in self.names:
             raise Malformed(f"{path or '/'}: expected one definition of {full}; found a second one")
-        aliases = frozenset(_full(one, space) for one in _names(told, "aliases", path))
-        made = AvroType(kind, full, aliases, attributes=_others(told))
+        aliases = frozenset(_full(one, space) for one in _names(node, "aliases", path))
+        made = AvroType(kind, full, aliases, attributes=_others(node))
         self.names[full] = made
         match kind:
             case "record":
-                self._fill_fields(made, told, space, path, depth)
+                self._fill_fields(made, node, space, path, depth)
             case "enum":
-                symbols = _names(told, "symbols", path)
-                if "symbols" not in told or len(set(symbols)) != len(symbols):
+                symbols = _names(node, "symbols", path)
+                if "symbols" not in node or len(set(symbols)) != len(symbols):
                     raise Malformed(
                         f"{path}/symbols: expected different symbols; found {symbols!r}"
                     )
                 made.symbols = tuple(symbols)
-                made.default = told.get("default")
+                made.default = node.get("default")
                 if made.default is not None and made.default not in made.symbols:
                     raise Malformed(
                         f"{path}/default: expected one of the symbols; found {made.default!r}"
                     )
             case _:
-                size = told.get("size")
+                size = node.get("size")
                 if not isinstance(size, int) or isinstance(size, bool) or size < 0:
                     raise Malformed(f"{path}/size: expected a number of bytes; found {size!r}")
                 made.size = size
         return made
 
     def _fill_fields(
-        self, made: AvroType, told: Mapping[str, Any], space: str, path: str, depth: int
+        self, made: AvroType, node: Mapping[str, Any], space: str, path: str, depth: int
     ) -> None:
-        fields = told.get("fields")
+        fields = node.get("fields")
         if not isinstance(fields, list):
             raise Malformed(f"{path}/fields: expected a list of fields; found {fields!r}")
         seen: set[str] = set()
@@ -246,9 +246,9 @@ class _Parser:
             made.fields.append(AvroField(name, type_, aliases, "default" in one, others))
 
 
-def _names(told: Mapping[str, Any], key: str, path: str) -> list[str]:
+def _names(node: Mapping[str, Any], key: str, path: str) -> list[str]:
     """A list of names; one that isn't there is empty."""
-    found = told.get(key, [])
+    found = node.get(key, [])
     if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
         raise Malformed(f"{path}/{key}: expected a list of names; found {found!r}")
     return found
@@ -258,9 +258,9 @@ def _full(name: str, space: str) -> str:
     return name if "." in name or not space else f"{space}.{name}"
 
 
-def _others(told: Mapping[str, Any], *known: str) -> dict[str, Any]:
+def _others(node: Mapping[str, Any], *known: str) -> dict[str, Any]:
     out = {"type", "name", "namespace", "fields", "symbols", "size", "aliases", *known}
-    return {key: value for key, value in told.items() if key not in out}
+    return {key: value for key, value in node.items() if key not in out}
 
 
 def _is_default(value: Any, type_: AvroType, depth: int) -> bool:
@@ -327,11 +327,11 @@ def _plain(type_: AvroType, known: set[str]) -> Any:
     return type_.kind if found == {"type": type_.kind} else _ordered(found)
 
 
-def _ordered(told: dict[str, Any]) -> dict[str, Any]:
+def _ordered(node: dict[str, Any]) -> dict[str, Any]:
     def place(key: str) -> tuple[int, str]:
         return (_FIRST.index(key) if key in _FIRST else len(_FIRST), key)
 
-    return {key: told[key] for key in sorted(told, key=place)}
+    return {key: node[key] for key in sorted(node, key=place)}
 
 
 # -- resolution ------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from penstock.errors import SchemaError
 __all__ = ["Break", "Malformed"]
 
 
-class Malformed(SchemaError):  # noqa: N818 - reads as what it says of a schema
+class Malformed(SchemaError):  # noqa: N818 - reads as a schema's attribute
     """A text that is no schema of its kind."""
 
 

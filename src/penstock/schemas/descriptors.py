@@ -20,7 +20,7 @@ DEPTH_MAX: Final = 32
 _Members = dict[int, list["int | bytes"]]
 
 
-def decode_file(data: bytes, told: str) -> ProtoFile:
+def decode_file(data: bytes, source: str) -> ProtoFile:
     """Reads a `FileDescriptorProto`.
 
     Raises:
@@ -29,7 +29,7 @@ def decode_file(data: bytes, told: str) -> ProtoFile:
     file = _members(data)
     if 1 not in file:
         raise ValueError("expected the file's name; found none")
-    found = ProtoFile(told, told, is_descriptor=True)
+    found = ProtoFile(source, source, is_descriptor=True)
     found.package = _text(file, 2)
     found.syntax = _text(file, 12) or "proto2"
     found.imports = [_str(one) for one in file.get(3, [])]
@@ -42,26 +42,26 @@ def _message(data: int | bytes, depth: int) -> tuple[ProtoMessage, bool]:
     """A message, and whether it is a map's entry."""
     if depth > DEPTH_MAX:
         raise ValueError(f"expected at most {DEPTH_MAX} nested messages; found more")
-    told = _members(_bytes(data))
-    found = ProtoMessage(_text(told, 1))
-    inner = [_message(one, depth + 1) for one in told.get(3, [])]
+    members = _members(_bytes(data))
+    found = ProtoMessage(_text(members, 1))
+    inner = [_message(one, depth + 1) for one in members.get(3, [])]
     entries = {one.name: one for one, is_entry in inner if is_entry}
     found.messages = [one for one, is_entry in inner if not is_entry]
-    found.enums = [_enum(one) for one in told.get(4, [])]
-    oneofs = [_text(_members(_bytes(one)), 1) for one in told.get(8, [])]
-    for one in told.get(2, []):
+    found.enums = [_enum(one) for one in members.get(4, [])]
+    oneofs = [_text(_members(_bytes(one)), 1) for one in members.get(8, [])]
+    for one in members.get(2, []):
         found.fields.append(_field(_members(_bytes(one)), oneofs, entries))
-    options = _members(_bytes(told[7][-1])) if 7 in told else {}
+    options = _members(_bytes(members[7][-1])) if 7 in members else {}
     return found, bool(_number(options, 7))
 
 
-def _field(told: _Members, oneofs: list[str], entries: dict[str, ProtoMessage]) -> ProtoField:
-    kind = _NAMES.get(_number(told, 5), "message")
-    label = {number: name for name, number in _LABELS.items()}.get(_number(told, 4), "")
-    type_ = _text(told, 6) if kind in ("message", "enum", "group") else kind
-    found = ProtoField(_text(told, 1), _number(told, 3), type_, label, is_enum=kind == "enum")
-    if 9 in told and not _number(told, _PROTO3_OPTIONAL):
-        at = _number(told, 9)
+def _field(members: _Members, oneofs: list[str], entries: dict[str, ProtoMessage]) -> ProtoField:
+    kind = _NAMES.get(_number(members, 5), "message")
+    label = {number: name for name, number in _LABELS.items()}.get(_number(members, 4), "")
+    type_ = _text(members, 6) if kind in ("message", "enum", "group") else kind
+    found = ProtoField(_text(members, 1), _number(members, 3), type_, label, is_enum=kind == "enum")
+    if 9 in members and not _number(members, _PROTO3_OPTIONAL):
+        at = _number(members, 9)
         if at >= len(oneofs):
             raise ValueError(f"expected one of {len(oneofs)} oneofs; found number {at}")
         found.oneof = oneofs[at]
@@ -76,9 +76,9 @@ def _field(told: _Members, oneofs: list[str], entries: dict[str, ProtoMessage]) 
 
 
 def _enum(data: int | bytes) -> ProtoEnum:
-    told = _members(_bytes(data))
-    values = [_members(_bytes(one)) for one in told.get(2, [])]
-    return ProtoEnum(_text(told, 1), {_text(one, 1): _signed(_number(one, 2)) for one in values})
+    members = _members(_bytes(data))
+    values = [_members(_bytes(one)) for one in members.get(2, [])]
+    return ProtoEnum(_text(members, 1), {_text(one, 1): _signed(_number(one, 2)) for one in values})
 
 
 def _members(data: bytes) -> _Members:
@@ -130,12 +130,12 @@ def _str(value: int | bytes) -> str:
     return _bytes(value).decode()
 
 
-def _text(told: _Members, number: int) -> str:
-    return _str(told[number][-1]) if number in told else ""
+def _text(members: _Members, number: int) -> str:
+    return _str(members[number][-1]) if number in members else ""
 
 
-def _number(told: _Members, number: int) -> int:
-    value = told[number][-1] if number in told else 0
+def _number(members: _Members, number: int) -> int:
+    value = members[number][-1] if number in members else 0
     if isinstance(value, bytes):
         raise ValueError("expected a number; found bytes")  # noqa: TRY004
     return value

@@ -45,21 +45,21 @@ class JsonSchema:
     """A parsed schema.
 
     Attributes:
-        told: the JSON.
+        root: the JSON.
         references: schemas that it may point to, by name.
     """
 
-    told: Any
+    root: Any
     references: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
         """The schema without spaces between its words; everything else is as it was written."""
-        return json.dumps(self.told, separators=(",", ":"), ensure_ascii=False)
+        return json.dumps(self.root, separators=(",", ":"), ensure_ascii=False)
 
     def normalized(self) -> str:
         """One text for all orders of its members."""
-        return json.dumps(self.told, separators=(",", ":"), ensure_ascii=False, sort_keys=True)
+        return json.dumps(self.root, separators=(",", ":"), ensure_ascii=False, sort_keys=True)
 
 
 def parse_json_schema(text: str, references: Mapping[str, str] | None = None) -> JsonSchema:
@@ -74,7 +74,7 @@ def parse_json_schema(text: str, references: Mapping[str, str] | None = None) ->
     """
     others = {name: _loaded(one) for name, one in (references or {}).items()}
     found = JsonSchema(_loaded(text), others)
-    _check(found, found.told, "", 0)
+    _check(found, found.root, "", 0)
     return found
 
 
@@ -85,61 +85,61 @@ def _loaded(text: str) -> Any:
         raise Malformed(f"expected a JSON Schema; found {text[:100]!r} ({error})") from None
 
 
-def _check(schema: JsonSchema, told: Any, path: str, depth: int) -> None:
+def _check(schema: JsonSchema, node: Any, path: str, depth: int) -> None:
     if depth > DEPTH_MAX:
         raise Malformed(f"expected at most {DEPTH_MAX} nested schemas; found more at {path[:60]}")
-    if isinstance(told, bool):
+    if isinstance(node, bool):
         return
-    if not isinstance(told, dict):
+    if not isinstance(node, dict):
         raise Malformed(
-            f"{path or '/'}: expected a schema (an object, true or false); found {told!r}"
+            f"{path or '/'}: expected a schema (an object, true or false); found {node!r}"
         )
-    types = told.get("type", [])
+    types = node.get("type", [])
     for one in types if isinstance(types, list) else [types]:
         if not isinstance(one, str) or one not in TYPES:
             raise Malformed(
                 f"{path}/type: expected one of {', '.join(sorted(TYPES))}; found {one!r}"
             )
-    if isinstance(told.get("$ref"), str):
-        _target(schema, told["$ref"], path)
-    required = told.get("required", [])
+    if isinstance(node.get("$ref"), str):
+        _target(schema, node["$ref"], path)
+    required = node.get("required", [])
     if not isinstance(required, bool) and not (
         isinstance(required, list) and all(isinstance(one, str) for one in required)
     ):
         raise Malformed(f"{path}/required: expected a list of names; found {required!r}")
-    if not isinstance(told.get("enum", []), list):
-        raise Malformed(f"{path}/enum: expected a list of values; found {told['enum']!r}")
+    if not isinstance(node.get("enum", []), list):
+        raise Malformed(f"{path}/enum: expected a list of values; found {node['enum']!r}")
     for key in (*_SMALLEST, *_GREATEST, "multipleOf"):
-        if key in told and not isinstance(told[key], int | float):
-            raise Malformed(f"{path}/{key}: expected a number; found {told[key]!r}")
+        if key in node and not isinstance(node[key], int | float):
+            raise Malformed(f"{path}/{key}: expected a number; found {node[key]!r}")
     for key in _OBJECTS:
-        if key in told:
-            if not isinstance(told[key], dict):
-                raise Malformed(f"{path}/{key}: expected schemas by name; found {told[key]!r}")
-            for name, one in told[key].items():
+        if key in node:
+            if not isinstance(node[key], dict):
+                raise Malformed(f"{path}/{key}: expected schemas by name; found {node[key]!r}")
+            for name, one in node[key].items():
                 _check(schema, one, f"{path}/{key}/{name}", depth + 1)
     for key in _PARTS:
-        if key in told:
-            if not isinstance(told[key], list):
-                raise Malformed(f"{path}/{key}: expected a list of schemas; found {told[key]!r}")
-            for at, one in enumerate(told[key]):
+        if key in node:
+            if not isinstance(node[key], list):
+                raise Malformed(f"{path}/{key}: expected a list of schemas; found {node[key]!r}")
+            for at, one in enumerate(node[key]):
                 _check(schema, one, f"{path}/{key}/{at}", depth + 1)
     for key in ("items", "additionalProperties", "not", "if", "then", "else", "contains"):
-        if key in told and not (key == "items" and isinstance(told[key], list)):
-            _check(schema, told[key], f"{path}/{key}", depth + 1)
+        if key in node and not (key == "items" and isinstance(node[key], list)):
+            _check(schema, node[key], f"{path}/{key}", depth + 1)
 
 
 def _target(schema: JsonSchema, pointer: str, path: str) -> Any:
     """What a `$ref` points to."""
     name, _, rest = pointer.partition("#")
-    if name and name != (schema.told.get("$id") if isinstance(schema.told, dict) else None):
+    if name and name != (schema.root.get("$id") if isinstance(schema.root, dict) else None):
         if name not in schema.references:
             raise Malformed(
                 f"{path}/$ref: expected a part of this schema, or a reference; found {pointer!r}"
             )
         found = schema.references[name]
     else:
-        found = schema.told
+        found = schema.root
     for step in rest.split("/")[1:]:
         name = unquote(step).replace("~1", "/").replace("~0", "~")
         try:
@@ -154,7 +154,7 @@ def _target(schema: JsonSchema, pointer: str, path: str) -> Any:
 
 def json_breaks(reader: JsonSchema, writer: JsonSchema) -> list[Break]:
     """Documents of the writer's schema that the reader's may refuse; nothing where it takes all."""
-    return list(_Comparison(reader, writer).breaks(reader.told, writer.told, "", 0))
+    return list(_Comparison(reader, writer).breaks(reader.root, writer.root, "", 0))
 
 
 class _Comparison:
@@ -211,17 +211,17 @@ class _Comparison:
             self.refused.add(pair)
         return fits
 
-    def _derived(self, told: Any, how: str, make: Callable[[], Any]) -> Any:
+    def _derived(self, node: Any, how: str, make: Callable[[], Any]) -> Any:
         """What is made of a schema in some way: the same object each time."""
-        key = id(told), how
+        key = id(node), how
         if key not in self.made:
             self.made[key] = make()
         return self.made[key]
 
-    def _without(self, told: Any, key: str) -> Any:
+    def _without(self, node: Any, key: str) -> Any:
         """A schema without one of its keywords."""
         return self._derived(
-            told, key, lambda: {name: one for name, one in told.items() if name != key}
+            node, key, lambda: {name: one for name, one in node.items() if name != key}
         )
 
     def _combined(self, new: Any, old: Any, path: str, depth: int) -> Iterator[Break]:
@@ -259,15 +259,15 @@ class _Comparison:
             return rest
         return self._derived(rest, f"with {id(choice)}", lambda: {**rest, **choice})
 
-    def _merged(self, told: Any) -> Any:
+    def _merged(self, node: Any) -> Any:
         """A writer's `allOf` as one schema, where its parts say different things."""
-        if "allOf" not in told:
-            return told
-        return self._derived(told, "allOf in one", lambda: self._in_one(told))
+        if "allOf" not in node:
+            return node
+        return self._derived(node, "allOf in one", lambda: self._in_one(node))
 
-    def _in_one(self, told: Any) -> Any:
-        found = {name: one for name, one in told.items() if name != "allOf"}
-        for part in told["allOf"]:
+    def _in_one(self, node: Any) -> Any:
+        found = {name: one for name, one in node.items() if name != "allOf"}
+        for part in node["allOf"]:
             one = _followed(self.writer, part, "")
             for key, value in (one if isinstance(one, dict) else {}).items():
                 if key == "properties":
@@ -296,7 +296,7 @@ class _Comparison:
             if name in mine:
                 yield from self.breaks(mine[name], one, here, depth + 1)
             elif any(_matches(pattern, name) for pattern in patterns):
-                continue  # the patterns are the writer's, too, or `_unknown` tells
+                continue  # the patterns are the writer's, too, or `_unknown` reports it
             elif others is False and one is not False:
                 yield Break(
                     "PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL",
@@ -346,21 +346,21 @@ def _matches(pattern: str, name: str) -> bool:
         return False
 
 
-def _followed(schema: JsonSchema, told: Any, path: str) -> Any:
+def _followed(schema: JsonSchema, node: Any, path: str) -> Any:
     for _ in range(DEPTH_MAX):
-        if not (isinstance(told, dict) and isinstance(told.get("$ref"), str)):
-            return told
-        told = _target(schema, told["$ref"], path)
-    return told
+        if not (isinstance(node, dict) and isinstance(node.get("$ref"), str)):
+            return node
+        node = _target(schema, node["$ref"], path)
+    return node
 
 
-def _listed(told: Any, key: str) -> list[str]:
-    found = told.get(key, [])
+def _listed(node: Any, key: str) -> list[str]:
+    found = node.get(key, [])
     return found if isinstance(found, list) else []  # draft 3's true
 
 
-def _kinds(told: Any) -> frozenset[str]:
-    found = told.get("type")
+def _kinds(node: Any) -> frozenset[str]:
+    found = node.get("type")
     if found is None:
         return TYPES
     kinds = set(found) if isinstance(found, list) else {found}

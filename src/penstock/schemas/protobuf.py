@@ -141,7 +141,7 @@ class _Parser:
     """Reads `.proto` text; options, services and extensions are passed over."""
 
     def __init__(self, text: str) -> None:
-        self.told = text
+        self.source = text
         self.words: list[str] = []
         at, end = 0, len(text.rstrip())
         while at < end:
@@ -189,7 +189,7 @@ class _Parser:
                 return
 
     def file(self) -> ProtoFile:
-        found = ProtoFile(self.told, " ".join(self.words))
+        found = ProtoFile(self.source, " ".join(self.words))
         while self.at < len(self.words):
             match self.next():
                 case "syntax":

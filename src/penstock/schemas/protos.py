@@ -78,12 +78,12 @@ class ProtoFile:
     """A file.
 
     Attributes:
-        told: as it was written, or its descriptor in base64.
-        words: its words with one space between them; of a descriptor as `told`.
+        source: as it was written, or its descriptor in base64.
+        words: its words with one space between them; of a descriptor as `source`.
         syntax: "proto2" or "proto3".
     """
 
-    told: str
+    source: str
     words: str
     package: str = ""
     syntax: str = "proto2"
@@ -95,7 +95,7 @@ class ProtoFile:
     @property
     def text(self) -> str:
         """As it was written."""
-        return self.told.strip()
+        return self.source.strip()
 
     def normalized(self) -> str:
         """Without comments, with one space between words."""

@@ -1,7 +1,7 @@
 """What a registry knows: subjects, their versions and ids, as the records of its topic say it.
 
 The records are those of Confluent's registry (topic `_schemas`), so either reads what the other wrote. The
-state is a function of the records alone: whoever has read them as far has the same.
+state is a function of the records alone: all who have read them as far have the same.
 
 Invariant: a schema has one id, an id one schema, and no id is given out twice, although compaction removes
 the records of schemas that were deleted for good: the greatest id is written with each such deletion.
@@ -97,9 +97,9 @@ class Subjects:
     def apply(self, key: bytes | None, value: bytes | None) -> None:
         """Takes a record; one that is none of a registry's is passed over."""
         try:
-            told = json.loads(key or b"null")
+            parsed_key = json.loads(key or b"null")
             content = json.loads(value) if value else None
-            self._apply(told, content)
+            self._apply(parsed_key, content)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return
 

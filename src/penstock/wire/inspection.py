@@ -123,11 +123,11 @@ def load_loop() -> None:
         index = np.empty(min(faults, FAULTS_MAX), np.int64)
         time_ms = np.empty_like(index)
         inspect_records(*asked, index, time_ms)
-        told = [
+        described = [
             Fault(at, time) if at >= 0 else Fault(~at, None)
             for at, time in zip(index.tolist(), time_ms.tolist(), strict=True)
         ]
-        return Inspected(max_ms, faults, late, told)
+        return Inspected(max_ms, faults, late, described)
 
     _Loops.compiled = compiled
 
@@ -154,7 +154,7 @@ def inspect(batch: Buffer, header: Header, wanted: Wanted) -> Inspected:
 
 def _plain(body: Buffer, count: int, base_ms: int, wanted: Wanted) -> Inspected | None:
     """The loop in Python; None where the bytes are not so many records."""
-    max_ms, late, faults, told = NO_TIMESTAMP, 0, 0, list[Fault]()
+    max_ms, late, faults, described = NO_TIMESTAMP, 0, 0, list[Fault]()
     body = memoryview(body)
     at, end = 0, len(body)
     for index in range(count):
@@ -184,5 +184,5 @@ def _plain(body: Buffer, count: int, base_ms: int, wanted: Wanted) -> Inspected 
             late += is_late
             faults += 1
             if faults <= FAULTS_MAX:
-                told.append(Fault(index, None if lacks_key else time_ms))
-    return Inspected(max_ms, faults, late, told) if at == end else None
+                described.append(Fault(index, None if lacks_key else time_ms))
+    return Inspected(max_ms, faults, late, described) if at == end else None

@@ -74,7 +74,7 @@ class Flusher:
             task = one.begin_sync()
             if isinstance(one, Journal) and self._random.random() < 0.1:
                 one.end_sync(task, OSError(errno.ENOSPC, "full"))
-                assert one.mend()
+                assert one.repair()
                 continue
             task.run()
             one.end_sync(task)

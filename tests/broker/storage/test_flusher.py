@@ -51,7 +51,7 @@ class SlowLog:
         else:
             self.note_durable(task.end_offset)
 
-    def mend(self) -> bool:
+    def repair(self) -> bool:
         self.failure = None
         return True
 
@@ -185,7 +185,7 @@ def test_a_busy_log_makes_way() -> None:
 
 
 def test_a_failure_says_all() -> None:
-    """After a failed sync nobody waits on; once it is mended the log can be synced again."""
+    """After a failed sync nobody waits on; once it is repaired the log can be synced again."""
 
     async def session(flusher: Flusher) -> None:
         log, told = SlowLog(), list[str]()
@@ -199,7 +199,7 @@ def test_a_failure_says_all() -> None:
         assert flusher.failed == {log}
         assert log.durable_offset == 0
         log.fails = False
-        assert flusher.mend() == 1
+        assert flusher.repair() == 1
         log.may_end.release()
         await flusher.make_durable([log])
         assert log.durable_offset == 2

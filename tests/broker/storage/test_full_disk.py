@@ -182,11 +182,11 @@ def test_a_sync_that_failed_for_want_of_room_is_made_good():
         log.sync()
     with pytest.raises(StorageError):
         log.append(batches.build([(None, b"v")]), 1)
-    assert log.mend()
+    assert log.repair()
     with pytest.raises(StorageError):
         log.sync()
     files.fails_to_sync = False
-    assert log.mend()
+    assert log.repair()
     log.append(batches.build([(None, b"v")]), 1)
     log.sync(checkpoint=True)
     log.check()
@@ -204,13 +204,13 @@ def test_other_failures_are_for_good():
     with pytest.raises(StorageError):
         log.sync()
     journal.end_sync(journal.begin_sync(), OSError(errno.EIO, "no"))
-    assert not log.mend()
-    assert not journal.mend()
+    assert not log.repair()
+    assert not journal.repair()
     damaged = partition(MemoryFiles())
     damaged.append(batches.build([(None, bytes(50))]), 1)
     damaged.end_sync(damaged.begin_sync(), OSError(errno.ENOSPC, "full"))
     damaged._files.damage(damaged.active.path, 90, 3)
-    assert not damaged.mend()
+    assert not damaged.repair()
 
 
 def test_a_checkpoint_without_room_is_put_off():
@@ -239,7 +239,7 @@ def test_a_journal_goes_on_and_one_without_room_is_not_rewritten():
     journal.end_sync(journal.begin_sync(), OSError(errno.ENOSPC, "full"))
     with pytest.raises(StorageError):
         journal.append(b"two")
-    assert journal.mend()
+    assert journal.repair()
     journal.append(b"two")
     files.room_bytes = 0
     journal.rewrite([b"two"])

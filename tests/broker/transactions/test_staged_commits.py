@@ -332,7 +332,7 @@ def test_a_commit_is_aborted_where_a_log_cannot_be_synced(world: World) -> None:
     assert world.aborted() == [True, True]
 
 
-def test_a_journal_that_was_mended_is_not_yet_durable(world: World) -> None:
+def test_a_journal_that_was_repaired_is_not_yet_durable(world: World) -> None:
     """A commit isn't answered because its sync's failure was forgotten: it must have been synced."""
     world.write(0, 1)
     change = world.end()
@@ -343,7 +343,7 @@ def test_a_journal_that_was_mended_is_not_yet_durable(world: World) -> None:
         world.files.fails_to_sync, world.files.sync_errno = True, errno.ENOSPC
         synced(world.coordinator.journal)
         world.files.fails_to_sync = False
-        assert world.coordinator.journal.mend()
+        assert world.coordinator.journal.repair()
         await sync_all(one for one in wanted if one is not world.coordinator.journal)
 
     world.sync = fills_up
@@ -352,8 +352,8 @@ def test_a_journal_that_was_mended_is_not_yet_durable(world: World) -> None:
     assert world.state is State.COMPLETE_COMMIT
 
 
-@pytest.mark.parametrize("is_mended", [True, False])
-def test_a_commit_that_a_full_disk_stopped_goes_on(world: World, is_mended: bool) -> None:
+@pytest.mark.parametrize("is_repaired", [True, False])
+def test_a_commit_that_a_full_disk_stopped_goes_on(world: World, is_repaired: bool) -> None:
     """Once the journal works again the commit counts, or is aborted where a partition doesn't."""
     world.write(0, 1)
     world.files.fails_to_sync, world.files.sync_errno = True, errno.ENOSPC
@@ -361,16 +361,16 @@ def test_a_commit_that_a_full_disk_stopped_goes_on(world: World, is_mended: bool
     world.tick()
     assert world.machine.is_busy
     world.files.fails_to_sync = False
-    assert world.coordinator.journal.mend()
-    assert world.logs[0].mend()
-    assert not is_mended or world.logs[1].mend()
+    assert world.coordinator.journal.repair()
+    assert world.logs[0].repair()
+    assert not is_repaired or world.logs[1].repair()
     world.tick()
     assert not world.machine.is_busy
-    assert world.state is (State.COMPLETE_COMMIT if is_mended else State.PREPARE_ABORT)
+    assert world.state is (State.COMPLETE_COMMIT if is_repaired else State.PREPARE_ABORT)
     world.tick()
-    assert world.aborted() == [not is_mended, False]  # the other one takes no marker yet
+    assert world.aborted() == [not is_repaired, False]  # the other one takes no marker yet
     world.crash(keeps_all=False)
-    assert world.state is (State.COMPLETE_COMMIT if is_mended else State.COMPLETE_ABORT)
+    assert world.state is (State.COMPLETE_COMMIT if is_repaired else State.COMPLETE_ABORT)
 
 
 def test_what_is_complete_is_confirmed_while_the_next_one_commits(world: World) -> None:

@@ -79,14 +79,14 @@ class Durable(Protocol):
         """Takes note of how it went."""
         ...
 
-    def mend(self) -> bool:
+    def repair(self) -> bool:
         """Continues after a sync that failed because the disk was full; False where that can't be."""
         ...
 
 
 def is_durable(one: Durable, upto: int) -> bool:
     """Whether what was written before an offset is on the disk. That there is no failure doesn't say so:
-    what has failed may have been mended, and not be synced yet. What was rewritten may be shorter.
+    what has failed may have been repaired, and not be synced yet. What was rewritten may be shorter.
     """
     return one.durable_offset >= min(upto, one.end_offset)
 
@@ -95,7 +95,7 @@ async def made_durable(
     make_durable: Callable[[Iterable[Durable]], Awaitable[None]], wanted: Iterable[Durable]
 ) -> bool:
     """Returns once all that was written so far is durable, or its keeper has failed; whether it is
-    durable. What has failed and was mended meanwhile is waited for again.
+    durable. What has failed and was repaired meanwhile is waited for again.
     """
     goals = [(one, one.end_offset) for one in wanted]
     while left := [one for one, upto in goals if not (one.failure or is_durable(one, upto))]:
@@ -256,11 +256,11 @@ class Flusher:
             self._goals.pop(log, None)
         return over
 
-    def mend(self) -> int:
+    def repair(self) -> int:
         """Lets those continue whose sync failed because the disk was full; returns how many can."""
-        mended = {one for one in self.failed if one.failure is None or one.mend()}
-        self.failed -= mended
-        return len(mended)
+        repaired = {one for one in self.failed if one.failure is None or one.repair()}
+        self.failed -= repaired
+        return len(repaired)
 
     async def settle(self) -> None:
         """Returns when no sync is under way."""

@@ -147,8 +147,8 @@ class HeadedChangelogDecoder:
                 fits &= known
         bad = np.array(sorted(reasons), np.int64)
         good: Any = pa.array(fits)
-        told = [reasons[at] for at in bad.tolist()]
-        decoded = Decoded(batch.filter(good), np.flatnonzero(fits), bad, told)
+        causes = [reasons[at] for at in bad.tolist()]
+        decoded = Decoded(batch.filter(good), np.flatnonzero(fits), bad, causes)
         gathered.add(rows[mask], decoded, deleted=deleted)
 
     def _delete(self, gathered: Gathered, keys: Texts, rows: np.ndarray) -> None:
@@ -197,15 +197,15 @@ class _KeyDecoder(AvroDecoder):
     """Keys: records of the key columns, or the value of the one there is."""
 
     def _reading(self, text: str) -> Reading:
-        told = json.loads(text)
-        if isinstance(told, dict) and told.get("type") == "record":
+        parsed = json.loads(text)
+        if isinstance(parsed, dict) and parsed.get("type") == "record":
             return super()._reading(text)
         if len(self.schema.fields) > 1:
             raise SchemaError(
                 f"expected a record with the key {', '.join(self.schema.names)}; found {text[:100]}"
             )
         [name] = self.schema.names
-        only = {"name": name, "type": told}
+        only = {"name": name, "type": parsed}
         return super()._reading(json.dumps({"type": "record", "name": "Key", "fields": [only]}))
 
 
@@ -264,13 +264,13 @@ class _Envelopes(Reading):
         return pa.StructArray.from_arrays(arrays, fields=fields, mask=nulls)
 
 
-def _debezium(told: Any) -> Any:
+def _debezium(node: Any) -> Any:
     """A schema in which Debezium's types are logical ones."""
-    match told:
+    match node:
         case list():
-            return [_debezium(one) for one in told]
+            return [_debezium(one) for one in node]
         case dict():
-            found = {name: _debezium(one) for name, one in told.items()}
-            logical = _LOGICAL.get(str(told.get("connect.name")))
+            found = {name: _debezium(one) for name, one in node.items()}
+            logical = _LOGICAL.get(str(node.get("connect.name")))
             return {"logicalType": logical, **found} if logical else found
-    return told
+    return node

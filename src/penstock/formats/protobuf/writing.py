@@ -61,9 +61,9 @@ class ProtobufEncoder:
         earlier: Sequence[str] = (),
     ) -> None:
         self.schema = schema
-        told = protobuf_schema(schema, name, package, records or {}, earlier)
-        self.text = told.text
-        self._messages = told.messages
+        written = protobuf_schema(schema, name, package, records or {}, earlier)
+        self.text = written.text
+        self._messages = written.messages
 
     def encode(self, rows: pa.Table | pa.RecordBatch, head: bytes = b"") -> pa.Array:
         """The messages of rows. Of arrays and maps a NULL is written as none, and NULLs in them are left out.
@@ -136,16 +136,16 @@ def _wire(one: ProtoField) -> int:
     return _WIRES.get(one.type, kernels.SIZED)
 
 
-def _values(type_: str, known: _Known, column: Any, told: bytes) -> Pieces:
+def _values(type_: str, known: _Known, column: Any, prefix: bytes) -> Pieces:
     """Values that each begin so; nothing for NULL."""
     rows, valid = len(column), _valid(column)
-    head = np.frombuffer(told, np.uint8)
+    head = np.frombuffer(prefix, np.uint8)
     arrow = column.type
     if type_ in ("bool", "int32", "int64"):
-        return _numbers(column.cast(pa.int64()).fill_null(0).to_numpy(), valid, told)
+        return _numbers(column.cast(pa.int64()).fill_null(0).to_numpy(), valid, prefix)
     if type_ in _WIRES:
         values = np.ascontiguousarray(column.fill_null(0).to_numpy())
-        made = Pieces.sized(rows, rows * (len(told) + values.itemsize))
+        made = Pieces.sized(rows, rows * (len(prefix) + values.itemsize))
         data = values.view(np.uint8)
         kernels.write_fixed(data, values.itemsize, valid, head, made.ends, made.data)
         return made
@@ -153,17 +153,17 @@ def _values(type_: str, known: _Known, column: Any, told: bytes) -> Pieces:
         there = column.drop_null() if column.null_count else column
         inner = _message(known[type_], known, there.flatten(), len(there))
         at = inner.ends[np.concatenate(([0], np.cumsum(valid, dtype=np.int64)))]
-        return _bytes(at, inner.data, valid, told)
+        return _bytes(at, inner.data, valid, prefix)
     if arrow in (TIMESTAMP, TIME_OF_DAY, INTERVAL, pa.date32()) or pa.types.is_decimal(arrow):
         inner = joined(_parts(column), rows)
-        return _bytes(inner.ends, inner.data, valid, told)
+        return _bytes(inner.ends, inner.data, valid, prefix)
     texts = uuid_texts(column) if arrow == UUID else column
     whole = texts.cast(pa.large_binary())
     _, offsets, data = whole.buffers()
     at = np.zeros(rows + 1, np.int64)
     if offsets is not None and rows:
         at = bytes_of(offsets, np.int64)[whole.offset : whole.offset + rows + 1]
-    return _bytes(at, bytes_of(data, np.uint8), valid, told)
+    return _bytes(at, bytes_of(data, np.uint8), valid, prefix)
 
 
 def _parts(column: Any) -> list[Pieces]:
@@ -207,22 +207,22 @@ def _parts(column: Any) -> list[Pieces]:
 
 def _number(number: int, values: np.ndarray) -> Pieces:
     """A field of a message; nothing for zero, which is its default."""
-    told = tag(number, kernels.VARINT)
-    return _numbers(values, (values != 0).view(np.uint8), told)
+    prefix = tag(number, kernels.VARINT)
+    return _numbers(values, (values != 0).view(np.uint8), prefix)
 
 
-def _numbers(values: np.ndarray, valid: np.ndarray, told: bytes) -> Pieces:
-    made = Pieces.sized(len(values), len(values) * (len(told) + kernels.NUMBER_BYTES_MAX))
+def _numbers(values: np.ndarray, valid: np.ndarray, prefix: bytes) -> Pieces:
+    made = Pieces.sized(len(values), len(values) * (len(prefix) + kernels.NUMBER_BYTES_MAX))
     numbers = np.ascontiguousarray(values, np.int64)
-    kernels.write_numbers(numbers, valid, np.frombuffer(told, np.uint8), made.ends, made.data)
+    kernels.write_numbers(numbers, valid, np.frombuffer(prefix, np.uint8), made.ends, made.data)
     return made
 
 
-def _bytes(at: np.ndarray, data: np.ndarray, valid: np.ndarray, told: bytes) -> Pieces:
-    size = int(at[-1] - at[0]) + (len(told) + kernels.NUMBER_BYTES_MAX) * len(valid)
+def _bytes(at: np.ndarray, data: np.ndarray, valid: np.ndarray, prefix: bytes) -> Pieces:
+    size = int(at[-1] - at[0]) + (len(prefix) + kernels.NUMBER_BYTES_MAX) * len(valid)
     made = Pieces.sized(len(valid), size)
     kernels.write_bytes(
-        np.ascontiguousarray(at), data, valid, np.frombuffer(told, np.uint8), made.ends, made.data
+        np.ascontiguousarray(at), data, valid, np.frombuffer(prefix, np.uint8), made.ends, made.data
     )
     return made
 

@@ -192,7 +192,7 @@ class Journal:
         else:
             self.note_durable(task.end_offset)
 
-    def mend(self) -> bool:
+    def repair(self) -> bool:
         """Continues after a sync that failed because the disk was full; False where that can't be.
 
         What isn't known to be durable is read back, checked, and written again; the next sync then
