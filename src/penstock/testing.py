@@ -59,7 +59,7 @@ CORES_MAX: Final = 256  # shards that a test has any use for
 SEED: Final = "PENSTOCK_SEED"
 _LOG: Final = logging.getLogger(__name__)
 _OWN_SEED: Final = secrets.randbits(32)  # of this process
-_told: set[str] = set()  # tests that have been told their seed
+_told: set[str] = set()  # tests that have shown their seed
 
 
 @dataclass(frozen=True)
@@ -542,7 +542,7 @@ def _declared(graph: Graph) -> dict[str, Source]:
 
 
 def _seed(given: int | None) -> int:
-    """The seed of a run. A test that may fail is told how to repeat it, once."""
+    """The seed of a run. A test that may fail shows how to repeat it, once."""
     if given is not None:
         return given
     text = os.environ.get(SEED, str(_OWN_SEED))

@@ -108,7 +108,7 @@ class App(DatabaseFlow):
         )
         self._log = None if log is None else _address(log)
         self.listen = listen
-        #: What starts the program, for messages to whoever finds it stopped.
+        #: What starts the program, for messages to users who find it stopped.
         self.command: str | None = None
         #: The log's address while the app runs, `host:port`.
         self.address: str | None = None

@@ -38,7 +38,7 @@ class EmbeddedBroker:
     Args:
         directory: the app's.
         listen: `HOST:PORT`; None, or port 0: where it was before, else at a free port.
-        command: that starts the app, for messages to whoever looks for its broker when it is stopped.
+        command: that starts the app, for messages to processes that look for its broker while it is stopped.
     """
 
     def __init__(

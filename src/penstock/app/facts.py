@@ -1,7 +1,7 @@
 """What is known of a pipeline's process: what the page, the terminal and `penstock ui` judge by.
 
 A running pipeline writes its facts into its directory as they change (`heartbeat.json`) and holds a lock
-there (`heartbeat.lock`), which the system lets go when the process ends, however it ends. So whoever
+there (`heartbeat.lock`), which the system lets go when the process ends, however it ends. So a process that
 reads the facts knows whether somebody still stands behind them.
 """
 
@@ -61,7 +61,7 @@ class Facts:
         nodes: of the graph, by identity, what they have done and do; see `penstock.app.nodes`.
         sinks: of the program, by name, what they do: see `penstock.sinks.Sink.figures`.
         warning: the engine's last one, and `warning_us`, when it was.
-        stopping_us: when it was told to stop.
+        stopping_us: when it was asked to stop.
         ended_us: when it ended.
         error: that ended it.
     """
@@ -110,7 +110,7 @@ class Found:
 
 
 def write_facts(directory: Path, facts: Facts) -> None:
-    """Writes the facts; whoever reads them sees all of them or those of before."""
+    """Writes the facts; a reader sees all of them or all of the ones before."""
     new = directory / f"{FILE}.{os.getpid()}.new"
     new.write_bytes(orjson.dumps(facts))
     new.replace(directory / FILE)

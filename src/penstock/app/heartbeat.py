@@ -31,7 +31,7 @@ ENGINE: Final = "penstock.engine"  # whose warnings are facts
 
 
 class Heartbeat:
-    """One run's facts. Told by the threads of the run; read by any.
+    """One run's facts. Reported by the threads of the run; read by any.
 
     Args:
         app: the pipeline's name.
@@ -175,7 +175,7 @@ class Heartbeat:
         self._note(backfill=done, backfill_us=since_us, looked_us=now_us, warning=None)
 
     def stopping(self) -> None:
-        """The run has been told to stop."""
+        """The run has been asked to stop."""
         if self._facts.stopping_us is None:
             self._note(stopping_us=self._clock_us())
 

@@ -1,4 +1,4 @@
-"""When the broker looks at what has run out: often while a client may have set a time-out, seldom at rest.
+"""When the broker looks at what has run out: often while a client may have set a time-out, rarely at rest.
 
 Time-outs are set by requests only. Some time after the last request that may set one, those that have not
 run out yet are long ones, to which a second more is nothing. At rest all looks are at whole seconds
@@ -41,7 +41,7 @@ class Pulse:
         self._resting: set[asyncio.Future[None]] = set()
 
     def stir(self) -> None:
-        """Something may have set a time-out, or is about to: whoever rests looks now."""
+        """Something may have set a time-out, or is about to: a resting broker looks now."""
         self._stirred_s = self._loop.time()
         if self._resting:
             for sleeper in self._resting:

@@ -507,7 +507,7 @@ class Log:
         """Ends what is open, as it isn't gone on with: readers of committed records wait no longer.
 
         The commit that is on its way is waited for. What fails is logged, so that it doesn't hide why it
-        ends: whoever begins next ends what is open, and reads how far it got.
+        ends: the next process to begin ends what is open, and reads how far it got.
         """
         self._try(self.settle)
         self._try(self._writer.abort)

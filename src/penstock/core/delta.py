@@ -26,7 +26,7 @@ EXPIRY: Final = "$expiry"
 
 0, `FOLLOWING` or `SUMMING`. Who follows the table (a join, a topic, a group of all time) sees rows go when
 retention takes them. Who sums up its windows by longer ones doesn't: these keep what they have counted.
-Where a window changes in the batch in which it goes, each is told its part.
+Where a window changes in the batch in which it goes, each gets its part.
 """
 FOLLOWING: Final = 1
 SUMMING: Final = 2

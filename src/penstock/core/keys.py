@@ -3,7 +3,7 @@
 `hash_columns` is stable forever: state on disk is sorted by it. Integers, booleans, timestamps and
 dates hash by their number (so an INT that becomes a BIGINT keeps its place), floats by their value as
 a double (-0.0 as 0.0, all NaNs alike), text by its bytes, lists, structs and maps by those
-that they are packed into. Two keys may share a hash; whoever groups by
+that they are packed into. Two keys may share a hash; code that groups by
 it compares the keys as well.
 
 Text uses the XXH64 rounds on 8-byte words (Yann Collet, xxHash specification, section XXH64), numbers the

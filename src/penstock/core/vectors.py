@@ -283,7 +283,7 @@ def _items(values: pa.Array) -> pa.Array:
     if pa.types.is_nested(values.type):
         values = packed(values)
     valid = validity(values)
-    # Arrow leaves bytes under NULLs, which would be told apart by their length.
+    # Arrow leaves bytes under NULLs, which would be distinguished by their length.
     is_bytes = is_text(values.type)
     body = as_bytes(values).fill_null(b"") if is_bytes else _code_bytes(values)
     heads = np.zeros(len(values), np.dtype([("there", np.uint8), ("length", "<i4")]))

@@ -116,7 +116,7 @@ class Feed(ABC):
                     self._with_log()
                 if not self.finished.is_set():
                     self.stopping.wait(RETRY_S)
-        except Exception as error:  # noqa: BLE001 - whoever runs the pipeline reports it
+        except Exception as error:  # noqa: BLE001 - the pipeline's host reports it
             self.error = error
         finally:
             self.finished.set()

@@ -7,7 +7,7 @@ not looked at, so a line whose user agent was cut off still counts. A request th
 target PROTOCOL` (scanners send anything) has no method, and all of it is the path; a path has no
 query string.
 
-A line that doesn't match continues as it is, byte for byte, so that whoever decodes it refuses it and
+A line that doesn't match continues as it is, byte for byte, so that its decoder refuses it and
 keeps it. Whole columns at a time (Arrow).
 """
 

@@ -171,7 +171,7 @@ class Driver:
             return self.step(execute, timeout_s=timeout_s, aside=aside)  # with the plan that counts
         executed = time.perf_counter()
         content = self._merge(plan, reports)
-        # Whoever has taken over meanwhile waits for this batch, or repeats it; it is the same in any case.
+        # A driver that has taken over meanwhile waits for this batch or repeats it: the same in any case.
         if not self.store.commit(plan.version, content, relaxed=self._keeper.relaxed):
             content = self.store.version(plan.version)
         self.version, self._is_told = content, True
@@ -256,7 +256,7 @@ class Driver:
 
     def _new_plan(self, timeout_s: float, aside: Aside | None = None) -> Plan | None:
         self._planning_since = time.perf_counter()
-        # Whoever waits is notified at once if there is more than was seen just now.
+        # A waiting reader is notified at once if there is more than was seen just now.
         if timeout_s == 0 or time.monotonic() - self._looked_s > LOOK_AGE_MAX_S:
             self._look_for_ends()
         plan = self._planned()

@@ -174,7 +174,7 @@ def go_back(store: Store, name: str, outputs: Collection[str], *, again: bool) -
     brokers take the sequences of the old ones for repetitions of what was written after the savepoint.
 
     Args:
-        store: the pipeline's record. Whoever runs the pipeline ends.
+        store: the pipeline's record. A process that runs the pipeline ends.
         name: of the savepoint.
         outputs: the topics that the program writes.
         again: whether what was written there after the savepoint may be written again.

@@ -82,8 +82,8 @@ def look(
 ) -> Look:
     """Watermarks as a batch may assume them.
 
-    A watermark never goes back. Whoever is idle doesn't hold the others: a producer, or a partition, those of
-    its topic; a topic, all of whose partitions are, those that it is waited for together with. It follows
+    A watermark never goes back. An idle one doesn't hold the others back: a producer, or a partition, those
+    of its topic; a topic, all of whose partitions are, those that it is waited for together with. It follows
     them up to the newest time that they have reached, so that no row waits for a topic that brings nothing.
 
     Args:

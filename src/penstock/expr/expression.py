@@ -103,7 +103,9 @@ def _compiled(text: str, schema: Schema) -> Expression:
         tree = sqlglot.parse_one(text, dialect="duckdb")
     except sqlglot.errors.SqlglotError as error:
         reason = str(error).splitlines()[0]
-        if reason.startswith("Required keyword"):  # goes on with the name of a class of the parser
+        if reason.startswith(
+            "Required keyword"
+        ):  # continues with the name of a class of the parser
             reason = "a part is missing"
         raise SchemaError(f"expected a SQL expression; found {text!r} ({reason})") from None
     for node in tree.walk():

@@ -92,7 +92,7 @@ WORD, MASK, FIELD, LENGTH, KIND = range(5)
 _EXPECTED_COLUMNS: Final = 5
 WHOLE: Final = 3
 """Where the memory counts rows of all fields, behind the last date. Above 0 the next one is expected to be
-such a row; where it isn't, the count begins again at `_WHOLE_AGAIN`: mixed rows are seldom read twice."""
+such a row; where it isn't, the count begins again at `_WHOLE_AGAIN`: mixed rows are rarely read twice."""
 _WHOLE_AGAIN: Final = -8
 _BEYOND: Final = 32  # bytes behind a row's end that are there, so that whole words can be read
 
@@ -286,7 +286,7 @@ def read_short(text, buffer, p, code):
 def read_expected(buffer, p, end, row, fields, keys, expected, slots, lengths, valid, memo):
     """Reads a row that has all fields in the order of the row before: whether it is one.
 
-    There is no white space in it but one space behind a mark. What is read as a word may go on
+    There is no white space in it but one space behind a mark. What is read as a word may continue
     behind `end`, into bytes that are there; what ends there isn't taken.
     """
     if end + _BEYOND > len(buffer):

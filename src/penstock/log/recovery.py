@@ -364,7 +364,7 @@ class _Recovery:
     def _give_up_end(self, segment: Segment, offset: int) -> None:
         self._note_interrupted(segment.next_offset, offset)
         segment.give_up(offset)
-        # A producer that sends the lost end again must not be told that it is there.
+        # A producer that sends the lost end again must not be answered that it is there.
         self._must_rebuild = self._lacks_end = True
 
     def _distrusted(self) -> tuple[list[Segment], int, int]:

@@ -102,7 +102,7 @@ class Shared:
         return self.after
 
     def was(self, trace: Trace) -> bool:
-        """Whether a trace is the one from before, whoever keeps it: of the same files."""
+        """Whether a trace is the one from before, whichever operator keeps it: of the same files."""
         return self.before is not None and _content(trace) == _content(self.before)
 
     @property

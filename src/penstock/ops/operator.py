@@ -3,7 +3,7 @@
     prepare    where the rows are: judges lateness, aggregates ahead, hashes      -> a parcel
     (exchange) parcels are cut by the hash of the key, so that a key is on one shard
     step       where the state is: parcels of all ports, state -> state, changes, closed rows
-    scan       the content of a table, for whoever reads a view
+    scan       the content of a table, for readers of a view
 
 An operator is a value: what it computes, and nothing of where it runs. Everything that a step may know
 is in its state, its parcels and its context, so a batch that is repeated gives the same rows, byte for byte.

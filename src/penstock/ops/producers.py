@@ -6,7 +6,7 @@ position i of producer d,
     watermark(i) = mark(d) - lateness
     mark(d) when d joins  =  the least mark of the producers known then; none, if d was expected
 
-The partition's own mark is the least of all. Because whoever joins begins there, it never goes back:
+The partition's own mark is the least of all. Because a new producer begins there, it never goes back:
 what was closed when a producer joined stays closed for it. Only one that was expected may join further
 behind, for nothing is closed before all of these have been seen.
 

@@ -39,7 +39,7 @@ reader of one view needs one or two of them."""
 
 
 SPECS_MAX: Final = 256
-"""Operators that are kept for whoever reads their views again: more than a page shows."""
+"""Operators that are kept for readers that come again: more than a page shows."""
 
 
 def operator_from_spec(spec: Mapping[str, Any]) -> Operator:

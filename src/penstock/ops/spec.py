@@ -87,7 +87,7 @@ class AggregateSpec:
         keep_us: how long closed windows stay in the view; None is forever.
         correct_us: for so long after a window was closed, rows still count in it, and `closed` takes back
             what it gave; 0 makes them late.
-        mixed: whether rows that may be late come beside those that may be taken back, which never are.
+        mixed: whether rows that may be late come together with those that may be taken back, which never are.
     """
 
     keys: tuple[Column, ...]

@@ -27,7 +27,7 @@ def registry_served(
     Args:
         broker: the address of the log, or what gives it once it is asked for.
         listen: host and port; None serves nothing.
-        say: tells the user.
+        say: shows a text to the user.
         tls: paths of a certificate and of its key.
     """
     if listen is None:

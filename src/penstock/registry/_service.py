@@ -182,7 +182,7 @@ class Registry:
         self, subject: str, told: Mapping[str, Any], *, normalize: bool = False
     ) -> dict[str, Any]:
         """`POST /subjects/{subject}/versions`."""
-        # Without a writer at first: most producers register what is there, and a long comparison, whose
+        # Without a writer at first: most producers register an existing schema, and a long comparison, whose
         # result is kept, holds up nobody.
         entry, is_new = self._entry_for(self._state(), subject, told, normalize=normalize)
         if not is_new:

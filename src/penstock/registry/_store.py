@@ -29,7 +29,7 @@ __all__ = ["LogStore", "MemoryStore", "Store"]
 
 POLICY, COMPACT = "cleanup.policy", "compact"
 WRITER: Final = "penstock-schema-registry"
-"""The transactional id of whoever writes."""
+"""The transactional id of the writer."""
 TRIES_MAX: Final = 20
 """Of a write, when others take over again and again."""
 PAUSE_S, PAUSE_S_MAX = 0.05, 2.0
@@ -143,7 +143,7 @@ class LogStore:
                 except FencedError:
                     self._is_writer = False
                     pause_s = min(PAUSE_S * 2**attempt, PAUSE_S_MAX)
-                    time.sleep(random.uniform(0, pause_s))  # noqa: S311 - who goes on first
+                    time.sleep(random.uniform(0, pause_s))  # noqa: S311 - who continues first
                 else:
                     self._catch_up()
                     return

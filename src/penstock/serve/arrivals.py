@@ -1,10 +1,10 @@
 """Readers that wait for a version are woken when one is committed.
 
-A version is a file (`versions/N.json` of the state), which whoever commits it moves into place. Linux reports
-of files in a directory of the machine (inotify): the same way for readers in the pipeline's process and in
-others. One thread of the process reads its reports, whatever the number of readers. Elsewhere (object
-stores, other systems, a directory that isn't there yet) readers look for themselves: at first often, then
-less often.
+A version is a file (`versions/N.json` of the state), which the driver that commits it moves into place.
+Linux reports files in a directory of the machine (inotify): the same way for readers in the pipeline's
+process and in others. One thread of the process reads its reports, whatever the number of readers.
+Elsewhere (object stores, other systems, a directory that isn't there yet) readers look for themselves: at
+first often, then less often.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Arrivals:
     Args:
         store: the pipeline's record.
         call: called in another thread when there is something to look at; it must not wait. None: `wait`
-            is told alone.
+            is notified alone.
     """
 
     def __init__(self, store: Store, call: Callable[[], None] | None = None) -> None:

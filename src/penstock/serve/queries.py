@@ -39,7 +39,7 @@ __all__ = ["Queries", "QueryLimits"]
 START_SECONDS_MAX: Final = 120.0  # for a process to be ready, on a machine that is busy
 POLL_S: Final = 0.05  # how soon it is noticed that nobody waits any more
 READ_BYTES: Final = 1 << 20
-ANSWER_BYTES_MAX: Final = 32 << 20  # a browser's table; whoever wants more asks `penstock query`
+ANSWER_BYTES_MAX: Final = 32 << 20  # a browser's table; users who want more ask `penstock query`
 ALLOCATORS: Final = {
     "DUCKDB_JE_MALLOC_CONF": "retain:false",
     "ARROW_DEFAULT_MEMORY_POOL": "system",
@@ -228,7 +228,7 @@ class _Process:
         return pa.py_buffer(body)
 
     def _read(self, deadline: float, gone: Callable[[], bool], what: str) -> None:
-        """Reads what is there.
+        """Reads the existing rows.
 
         Raises:
             LimitError: the time is up, or the process is gone. It is of no use then.

@@ -63,7 +63,7 @@ def report(figures: Mapping[str, Any]) -> str:
 
     Args:
         figures: of `Sink.figures`. The topics and the lag are left out: the sink's name and its group's
-            offsets tell them.
+            offsets give them.
 
     >>> report({"phase": "following", "at_ms": 5, "topic": "users", "last_error": "it was away", "lag": 3})
     '{"phase":"following","at_ms":5,"last_error":"it was away"}'

@@ -2,7 +2,7 @@
 
     change(a, b) = rows(b) - rows(a) as insertions, rows(a) - rows(b) as deletions, with multiplicity
 
-so whoever applies all changes from the beginning has the view. A stream's offset names a pin
+so a reader that applies all changes from the beginning has the view. A stream's offset names a pin
 (`_pins`), which holds the view's files for as long as the stream stands there: the difference can be
 computed again after a restart, whatever the pipeline has done since. What the pipeline did between two
 micro-batches comes as one difference; what came and went between them doesn't come at all.

@@ -127,7 +127,7 @@ def _link(source: Path, target: Path) -> None:
 
 
 def batch_name(part: ViewPart) -> str:
-    """The name of a batch's pin: that of whoever reads the same."""
+    """The name of a batch's pin: all readers of the same batch use it."""
     return f"{BATCHES}/{part.version}-{digest(part)}"
 
 

@@ -4,7 +4,7 @@ A task can't know in which batch its rows end up being stored, and Spark may run
 other parts and in another order. So a stream's tasks only make records and hand them to the driver,
 and its commit of batch b is one transaction, which holds the records and an offset of the group
 `penstock.spark.QUERY`: b + 1. A batch whose number that offset has passed was stored already. The
-query's id is that of its checkpoint, and the transactional id, so whoever runs the same query later
+query's id is that of its checkpoint, and the transactional id, so a process that runs the same query later
 ends what a killed driver left open, and fences it.
 
 A plain `df.write` has no batch to repeat. Its tasks write transactions of their own, which the driver

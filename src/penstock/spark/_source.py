@@ -63,7 +63,7 @@ class PenstockSource(DataSource):
         return TopicStream(self._options, schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Reads what is there now, or was in a version."""
+        """Reads the current rows, or those of a version."""
         if self._options.is_view:
             from penstock.spark._views import ViewReader
 

@@ -51,7 +51,7 @@ def within(tree: exp.Expr) -> Iterator[None]:
 
 
 def placed(error: SchemaError, text: str, dialect: str) -> SchemaError:
-    """An error with line and column, where it tells a place.
+    """An error with line and column, where its place is known.
 
     Args:
         error: of a query that was compiled with places.

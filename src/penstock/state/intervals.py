@@ -4,7 +4,7 @@
 
 Both sides are put into the order of (key, time), so that a row's partners lie side by side; one sweep over
 both finds where they begin and end. That takes O(n log n) at most, however many rows share a key: only
-rows that do match are ever looked at in pairs, and whoever asks whether there is a partner looks at none.
+rows that do match are ever looked at in pairs, and the question whether there is a partner looks at none.
 """
 
 from __future__ import annotations

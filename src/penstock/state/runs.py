@@ -1,7 +1,7 @@
 """Runs on files: written once, mapped, checked.
 
 A *piece* is an Arrow IPC file of one record batch, uncompressed, sorted by a trace's layout. A *run* is a
-sequence of pieces whose ranges follow one another. Whoever refers to a piece knows its length and
+sequence of pieces whose ranges follow one another. A reference to a piece contains its length and
 CRC-32C, so a file that was cut, changed or swapped is found out before a kernel walks over it:
 every piece is verified when a process opens it for the first time.
 """
@@ -236,7 +236,7 @@ class Opened:
     def may_have(self, hashes: Vector) -> Vector:
         """bool[n]: which hashes may be among the rows'; of the others, no row has to be read.
 
-        The filter is made when it is first asked for. Whoever has opened the piece has just read all of it.
+        The filter is made at the first call. The process that opened the piece has just read all of it.
         """
         if not self._filters:
             self._filters.append(filter_of(self.hashes))

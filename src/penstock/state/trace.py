@@ -454,7 +454,7 @@ class Trace:
     def _linkable(self, inputs: list[Run], cursor: list[Position], worth: int) -> int | None:
         """The input whose next piece goes into the output as it is.
 
-        What is small beside the pieces that are worth a file in a merge of this size is copied, so that the
+        What is small next to the pieces that are worth a file in a merge of this size is copied, so that the
         pieces of a trace don't become more with each batch.
         """
         i = merging.whole_piece(inputs, cursor, self._open)

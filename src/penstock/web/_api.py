@@ -99,8 +99,8 @@ def json_response(value: Any, status: int = 200) -> Response:
 class Api:
     """The JSON endpoints. Views are read in a small pool of threads, never on the event loop.
 
-    What takes too long is reported to whoever asked. A query is ended as well; the reading of a view
-    continues, but only once: whoever asks for the same waits for the same.
+    What takes too long is reported to the client. A query is ended as well; the reading of a view
+    continues, but only once: clients that ask for the same wait for the same.
     """
 
     def __init__(

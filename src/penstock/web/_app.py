@@ -89,7 +89,7 @@ def create_app(
 
 
 def create_metrics_app(status_source: Status, *, hosts: tuple[str, ...] | None) -> Starlette:
-    """An app of `/metrics` for Prometheus and `/health` for whoever restarts services, without a page.
+    """An app of `/metrics` for Prometheus and `/health` for programs that restart services, without a page.
 
     Health is 200 while the pipeline is well or starting, and 503 with the reason while it isn't.
 

@@ -23,7 +23,7 @@ SILENT_US: Final = 10 * SECOND_US  # facts are written every other second
 LOG_SILENT_US: Final = (
     5 * SECOND_US
 )  # the log is asked every second; after 2 s without it that fails
-LOG_SLOW_US: Final = 15 * SECOND_US  # without a failure: whoever asks may be slow as well
+LOG_SLOW_US: Final = 15 * SECOND_US  # without a failure: the process that asks may be slow as well
 BEHIND_US: Final = 5 * SECOND_US  # batches follow each other within less
 STALLED_US: Final = 20 * SECOND_US  # a batch takes less, unless the last ones took long as well
 STALLED_TIMES: Final = 4  # as long as the slowest of the last batches

@@ -1,4 +1,4 @@
-"""Where records are, as a write tells it to those who read afterwards (`clicks-0:41`)."""
+"""Where records are, as a write returns it, for later reads (`clicks-0:41`)."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class ServerExchange:
     Args:
         mechanism: which.
         credential_of: a user's credential. For an unknown user it makes one up, so that an exchange
-            does not tell who exists.
+            does not reveal who exists.
         nonce: fresh random text without commas.
         nameless: whether the message may leave the user's name out, as PostgreSQL's clients do: they say
             it before the log-in.

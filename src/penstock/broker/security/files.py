@@ -6,7 +6,7 @@
     LOCK            held while one of them is changed
 
 The broker and the command line may change a file at the same time: each does so under the lock,
-starting from what is there, and the broker looks every second whether a file has changed.
+starting from the existing ones, and the broker looks every second whether a file has changed.
 """
 
 from __future__ import annotations

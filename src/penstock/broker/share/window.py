@@ -43,7 +43,7 @@ class Window:
         self._touched: list[tuple[int, int]] = []
         self._is_whole = True
 
-    # -- what is there -----------------------------------------------------------------------------
+    # -- its runs ----------------------------------------------------------------------------------
 
     @property
     def runs(self) -> Sequence[Run]:
@@ -105,7 +105,7 @@ class Window:
     # -- changes -----------------------------------------------------------------------------------
 
     def set(self, run: Run) -> None:
-        """Makes `run` the window's, in place of what is there; it may lengthen the window."""
+        """Makes `run` the window's, in place of the runs there; it may lengthen the window."""
         assert self.start_offset <= run.first <= self.end_offset, run
         low = self._cut(run.first)
         high = self._cut(run.last + 1)

@@ -9,8 +9,8 @@
 ["done", serial, [[topic, index, offset], ...]]     all markers of a prepared transaction are
                                                     durable, and all before these offsets with them
 ["forget", id]
-["cut", [[topic, index, offset], ...]]              logs ended there after a restart: what earlier
-                                                    records say of offsets behind is about lost ones
+["cut", [[topic, index, offset], ...]]              logs ended there after a restart: offsets
+                                                    behind in earlier records are of lost records
 ["reached", [[topic, index, offset], ...]]          logs were durable up to there: what rewriting
                                                     the journal leaves of the former
 ["gone", topic]                                     the topic was deleted: earlier records don't apply

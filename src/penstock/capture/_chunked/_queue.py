@@ -253,7 +253,7 @@ class Chunks:
             reader.close()
 
     def _leave(self, reader: Reader, error: Exception) -> None:
-        """Leaves the reads to the other connections, if this one isn't to be had.
+        """Leaves the reads to the other connections, if this one can't be used.
 
         Raises:
             _NoRoomError: it isn't, and there are others.

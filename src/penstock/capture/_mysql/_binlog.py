@@ -63,8 +63,8 @@ def place(file: str, position: int) -> int:
 
 @dataclass(frozen=True)
 class Places:
-    """Places in the binary log as positions of a capture. They grow also where it goes on at another server,
-    whose files may have smaller numbers.
+    """Places in the binary log as positions of a capture. They also grow where it continues at another
+    server, whose files may have smaller numbers.
 
     Attributes:
         base: the name of the files, without their number.

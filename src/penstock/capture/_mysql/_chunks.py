@@ -3,7 +3,7 @@
     invariant: a chunk has the changes of all groups that begin before its place, and of no other
 
 MariaDB says at which place a transaction with a consistent snapshot is. With MySQL, the table is locked for
-writes while such a transaction begins and the place is read: whoever has written to the table has committed
+writes while such a transaction begins and the place is read: all who have written to the table have committed
 by then, also to the engine, and nobody else writes. Nothing is written to the database.
 """
 

@@ -122,7 +122,7 @@ class MysqlDatabase:
                 )
 
     def moved(self, state: State, system: str) -> State:
-        """Where a capture goes on at this server, which has another one's groups: by their GTIDs.
+        """Where a capture continues at this server, which has another one's groups: by their GTIDs.
 
         Until all that it has now is passed: its places alone don't say which groups before were captured.
 
@@ -244,7 +244,7 @@ class _Snapshot:
         """
         import pymysql
 
-        with contextlib.suppress(pymysql.err.Error):  # a user that may not ask isn't told
+        with contextlib.suppress(pymysql.err.Error):  # a user without the right gets no answer
             if count := len(ask(sql, "XA RECOVER")):
                 raise ConnectionError(
                     "expected no XA transactions that are prepared, before a snapshot of "

@@ -395,7 +395,7 @@ class Server:
 
     @property
     def _is_replica(self) -> bool:
-        """Whether it follows another server; a user that may not ask isn't told."""
+        """Whether it follows another server; a user without the right gets no answer."""
         try:
             return bool(
                 self.ask("SHOW ALL SLAVES STATUS" if self.is_mariadb else "SHOW SLAVE STATUS")

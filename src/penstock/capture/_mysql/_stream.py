@@ -128,11 +128,11 @@ class Stream:
         return stored
 
     def _begins_by_gtid(self) -> bool:
-        """Whether the server is told the GTIDs, and not a place.
+        """Whether the server is given the GTIDs, and not a place.
 
         It is while the log may have groups ahead that were captured at the server before. A server's own
-        groups are told by their place: MariaDB's numbers may go back (gtid_strict_mode = OFF). Behind
-        `DUMP_END` places can't be told apart without those before.
+        groups are distinguished by their place: MariaDB's numbers may go back (gtid_strict_mode = OFF).
+        Behind `DUMP_END` places can't be distinguished without those before.
         """
         is_moved = self._from < self._output.state.details.get("by_gtid", 0)
         return bool(self._gtids.text) and self._end < DUMP_END and (is_moved or self._end < _FIRST)

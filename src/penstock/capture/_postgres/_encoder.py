@@ -211,7 +211,7 @@ class Encoder:
 
     @staticmethod
     def said(table: Table) -> bytes:
-        """What envelopes say of a table."""
+        """What envelopes contain about a table."""
         return _place(table.relation.schema, table.relation.name)
 
     # -- the envelope -----------------------------------------------------------------------------------

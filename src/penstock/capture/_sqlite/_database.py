@@ -368,7 +368,7 @@ class _Stream:
             time.sleep(min(max(POLL_S[0], (now - self._changed_at) / 100), POLL_S[1]))
 
     def _begin(self) -> None:
-        """Begins to read what is there.
+        """Begins to read the existing rows.
 
         Raises:
             OSError: tables were altered.

@@ -1,7 +1,7 @@
 """Kernels are compiled once after an installation, by several processes, before a pipeline starts.
 
 Otherwise each process of a pipeline would compile them, for minutes in which it seems to hang. Numba keeps
-the machine code next to the modules; a stamp says of which files and by which compiler.
+the machine code next to the modules; a stamp records the files and the compiler.
 """
 
 from __future__ import annotations

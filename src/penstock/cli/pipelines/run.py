@@ -49,7 +49,7 @@ class How:
     otel: bool = False
 
     def hosting(self, **more: Any) -> Hosting:
-        """The same for whoever hosts the pipeline."""
+        """The same for the pipeline's host."""
         from penstock.cli.support.host import Hosting, host_and_port
 
         if self.postgres_tls is not None and self.postgres is None:
@@ -85,7 +85,7 @@ class How:
 
         Args:
             app: the pipeline.
-            command: that starts it, for whoever finds it stopped.
+            command: that starts it, for users who find it stopped.
             more: of the `Hosting`.
         """
         from penstock.cli.pipelines.compiling import compile_once

@@ -51,7 +51,7 @@ class Known:
         """Its address, if it runs.
 
         Raises:
-            SetupError: it runs, and doesn't serve whoever asks.
+            SetupError: it runs, and doesn't serve this client.
         """
         if self.data is None:
             return self.address

@@ -76,7 +76,7 @@ class Command(click.Command):
 
 
 class ExistingPath(click.Path):
-    """A file or folder that exists; of one that doesn't, the error says what there is beside it.
+    """A file or folder that exists; of one that doesn't, the error lists what is next to it.
 
     Args:
         suffixes: of the files that are meant.
@@ -140,7 +140,7 @@ def _programs() -> list[str]:
 
 
 def _unpiped(call: Callable[[], Any]) -> Any:
-    """Calls; whoever reads our output may stop when it has enough. Click would call that a failure."""
+    """Calls; a reader of our output may stop when it has enough. Click would call that a failure."""
     try:
         result = call()
         sys.stdout.flush()

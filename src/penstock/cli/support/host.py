@@ -335,7 +335,7 @@ def host(app: ps.App, hosting: Hosting) -> None:
         except PenstockError as error:
             if hosting.log_format == "text":
                 raise
-            LOG.error(str(error))  # noqa: TRY400 - a message for whoever runs it, as on a terminal
+            LOG.error(str(error))  # noqa: TRY400 - a message for its user, as on a terminal
             sys.exit(FAILED)
         finally:
             terminal.close()

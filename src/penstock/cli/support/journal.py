@@ -93,7 +93,7 @@ def summary_parts(status: dict[str, Any]) -> list[tuple[str, str]]:
         parts.append((f"{text}   watermark delay {delay(status['watermark_delay_ms'])}", ""))
         counts = ((status["late_rows"], "late"), (status["unusable_rows"], "unusable"))
         parts += [(f"   {count:,} {what}", "yellow" if count else "") for count, what in counts]
-        if status["lost_rows"]:  # what retention removed unread is seldom, and bad
+        if status["lost_rows"]:  # what retention removed unread is rare, and bad
             parts.append((f"   {status['lost_rows']:,} lost", "red"))
     if state["name"] != "live":
         parts.append((f"\n{state['reason']} {state['advice']}".rstrip(), ""))

@@ -104,7 +104,7 @@ def _sql_app(path: Path) -> ps.App:
 
 
 def is_loading() -> bool:
-    """Whether a program is being read by whoever will run its pipeline."""
+    """Whether a program is being read by the process that will run its pipeline."""
     return _loading.get()
 
 

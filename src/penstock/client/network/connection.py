@@ -28,8 +28,8 @@ REAUTHENTICATE_SHARE: Final = 0.85
 API_VERSIONS: Final = 18
 _SIZE: Final = struct.Struct(">i")
 _HEADER: Final = struct.Struct(">hhih")  # API, version, correlation, client id's length
-# How a peer that closes the connection during the handshake is told depends on the interpreter: up to Python
-# 3.11.2 as one that has taken its leave in TLS's own way (CPython's issue 95494).
+# What a peer that closes the connection during the handshake raises depends on the interpreter: up to Python
+# 3.11.2 the error of one that has ended TLS properly (CPython's issue 95494).
 _HUNG_UP: Final = ssl.SSLEOFError, ssl.SSLZeroReturnError
 
 

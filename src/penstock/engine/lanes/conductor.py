@@ -177,7 +177,7 @@ class Conductor:
             self._look_for_silence()
 
     def stop(self) -> None:
-        """Tells all lanes that there are no more batches."""
+        """Informs all lanes that there are no more batches."""
         for lane in (*self._there.values(), *self._next.values()):
             with contextlib.suppress(OSError):
                 lane.connection.send(Stop())

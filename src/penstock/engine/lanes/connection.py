@@ -1,6 +1,6 @@
 """A connection between a driver and a lane: authenticated both ways, then frames.
 
-Whoever connects gets a nonce, answers it with an HMAC over the secret and sends a nonce of its own,
+The side that connects gets a nonce, answers it with an HMAC over the secret and sends a nonce of its own,
 which is answered likewise. The secret itself never travels; it comes to the lanes in the closure that
 Spark carries.
 """

@@ -3,14 +3,14 @@
     equal before a batch, given the same rows  =>  equal after it
 
 A trace is a function of the description and the rows that it was made from, so of two operators that keep
-the same rows by the same key, and whose traces were equal, the second needs not make its own: it takes the
-first one's, files included. Each description stays complete by itself. Whoever opens one (a reader of a
-view, a savepoint, an upgrade, a recut) needs not know that others have the same files, and an operator that
+the same rows by the same key, and whose traces were equal, the second needn't make its own: it takes the
+first one's, files included. Each description stays complete by itself. Code that opens one (a reader of a
+view, a savepoint, an upgrade, a recut) needn't know that others have the same files, and an operator that
 no longer shares them continues with them. Files are kept as long as some description names them.
 
 Which traces are alike the plan says (`Physical.alike`): those of the same rows, in the same form, cut into
 the same shards. Whether two are equal is looked at in each batch. Where they aren't (a view that was made
-of the log beside a running program has files of its own), each keeps its own, until `converge` at the next
+of the log next to a running program has files of its own), each keeps its own, until `converge` at the next
 change of the program finds that they have the same rows.
 
 Source: McSherry et al., Shared Arrangements (2020).

@@ -25,7 +25,7 @@ __all__ = ["Keeper"]
 SETTLE_EVERY_S: Final = 1.0
 """Between two times: what a machine that stops has to compute again. A settling costs some syncs."""
 VACUUM_EVERY: Final = 16
-"""Versions: often enough that files stay few, seldom enough to cost nothing."""
+"""Versions: often enough that files stay few, rarely enough to cost nothing."""
 VACUUM_SHARE: Final = 4
 """A vacuum reads all versions that are kept: of many, only when a fourth of as many have been committed."""
 

@@ -203,7 +203,7 @@ def _fill(
     message: ProtoMessage,
     called: str | None,
 ) -> None:
-    """Says of a field what it is; a message of its own is put into `message`."""
+    """Describes a field's type; a message of its own is put into `message`."""
     if pa.types.is_struct(type_):
         if called is None:
             taken = {each.name for each in message.messages}

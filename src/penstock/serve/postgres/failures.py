@@ -1,4 +1,4 @@
-"""What a client is told when something went wrong: PostgreSQL's codes of our errors."""
+"""What a client receives when something went wrong: PostgreSQL's codes of our errors."""
 
 from __future__ import annotations
 

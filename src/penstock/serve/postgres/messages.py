@@ -106,7 +106,7 @@ def error(code: str, told: str, severity: str = "ERROR", routine: str = "") -> b
 
 
 def parameters(values: Mapping[str, str]) -> bytes:
-    """What a client is told about the server at the beginning."""
+    """What a client learns about the server at the beginning."""
     return b"".join(message(b"S", text(name) + text(value)) for name, value in values.items())
 
 

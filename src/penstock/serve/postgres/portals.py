@@ -49,7 +49,7 @@ class Portal:
     formats: list[int] = field(default_factory=list)
     answer: Answer | None = None
     sent: int = 0
-    described: Answer | None = None  # what the client was told about its columns
+    described: Answer | None = None  # what the client has received about its columns
     copied: Iterable[bytes] = ()  # of COPY, what is sent
 
     def format_of(self, column: int) -> int:
@@ -89,7 +89,7 @@ def described(columns: Sequence[Column] | None) -> bytes:
 
 
 def tag_of(portal: Portal) -> str:
-    """What a client is told about an answer that has been sent."""
+    """What a client learns about an answer that has been sent."""
     word = words_of(portal.query)[0].upper()
     if word in ("SHOW", "EXPLAIN"):
         return word

@@ -245,7 +245,7 @@ class _Connection:
         self.cancelled = threading.Event()
 
     def close(self) -> None:
-        """Ends the conversation; whoever reads or sends then finds its end."""
+        """Ends the conversation; a thread that reads or sends then finds its end."""
         with contextlib.suppress(OSError):
             self._client.shutdown(socket.SHUT_RDWR)
 

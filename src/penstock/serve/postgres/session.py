@@ -68,7 +68,7 @@ STATEMENTS_MAX: Final = 1_000
 """Prepared statements of a session, its cursors, and its settings: clients keep some hundred."""
 ANSWER_BYTES_MAX: Final = 256 << 20
 """Of all that a session keeps in memory: answers as a whole, cursors' too, and texts of statements.
-Whoever wants more asks by parts, or reads with Python."""
+Clients that want more ask by parts, or read with Python."""
 ROWS_AT_ONCE: Final = 10_000  # rows that are written to the client together
 BACKWARD: Final = frozenset({"BACKWARD", "PRIOR", "FIRST", "LAST", "ABSOLUTE", "RELATIVE", "-"})
 """Words of a FETCH that doesn't read on."""

@@ -6,8 +6,8 @@ A rename is no part of a transaction there, so a rebuild takes three steps, each
 2. one RENAME TABLE of all tables, and of an empty one from `TABLE__switching` to `TABLE__switched`
 3. a transaction renames the sinks of the offsets, and removes the row
 
-Whoever opens the sink after a kill finds the row, and by the empty table's name what was done. A lock of the
-server, which ends with its connection, holds up everybody else meanwhile.
+A process that opens the sink after a kill finds the row, and by the empty table's name what was done. A lock
+of the server, which ends with its connection, holds up everybody else meanwhile.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def by_position(tree: exp.Expr, env: Environment) -> exp.Expr:
     """The query without BY NAME.
 
     Raises:
-        SchemaError: a side has columns that can't be told.
+        SchemaError: a side has columns that can't be determined.
     """
     found = [one for one in tree.find_all(exp.SetOperation) if one.args.get("by_name")]
     for one in reversed(found):  # those inside of others first

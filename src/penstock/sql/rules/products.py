@@ -53,7 +53,7 @@ def check_product(left: Scope, right: Scope, carry: Carry | None = None) -> None
 
 
 def _grows(node: Node) -> bool:
-    """Whether a node has ever more rows, as long as a stream goes on."""
+    """Whether a node has ever more rows, as long as a stream continues."""
     if not retracts(node):
         return any(isinstance(one, Source) for one in ancestors(node))
     match node:

@@ -40,7 +40,7 @@ def capture_state(
     Args:
         name: the capture's.
         found: its stored state; None: it stored none.
-        control: what it was told last: `pause`, `resume`, or nothing.
+        control: the last command to it: `pause`, `resume`, or nothing.
         now_ms: the time, since 1970.
     """
     stored_ms = None if found is None else whole(found.get("stored_ms"))

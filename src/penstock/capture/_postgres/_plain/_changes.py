@@ -1,4 +1,4 @@
-"""A run of messages to records: what kernels are told of tables and envelopes, and what they made. Pure."""
+"""A run of messages to records: what kernels get about tables and envelopes, and what they made. Pure."""
 
 from __future__ import annotations
 

@@ -300,7 +300,7 @@ def measure(data, at, first, oids, widths, counts, sizes):
         at: where they begin, and the end of the last one.
         first: the first that is taken.
         oids: of tables that are known.
-        widths: bytes of a record beside its row; -1 of a table whose changes aren't ours.
+        widths: bytes of a record besides its row; -1 of a table whose changes aren't ours.
         counts: filled with the tables' records.
         sizes: filled with the rows' bytes.
 
@@ -431,7 +431,7 @@ def write(
         key_at: where the tables' begin in `keys`.
         key_names: what precedes a value in the key's object.
         key_name_at: where these begin.
-        tables: what an envelope says of the tables.
+        tables: what an envelope contains about the tables.
         table_at: where these begin.
         pieces: of an envelope; see `PIECES`.
         piece_at: where these begin.

@@ -141,7 +141,7 @@ class Snapshot:
         sql = self._server.sql
         with self._server.watch(sql, "to lock the tables, so that they aren't altered"):
             sql.execute(f"LOCK TABLE {', '.join(names)} IN ACCESS SHARE MODE")
-        # The row is the snapshot's, the function looks at what is there now.
+        # The row is the snapshot's, the function looks at the table as it is now.
         rewritten = self._server.ask(
             "SELECT DISTINCT name FROM unnest(%s::text[]) name, LATERAL (SELECT name::regclass oid UNION "
             "SELECT relid FROM pg_partition_tree(name::regclass)) part JOIN pg_class USING (oid) "

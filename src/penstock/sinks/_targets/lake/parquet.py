@@ -7,8 +7,8 @@
     invariant: a file that readers see has been committed, and its rows are before the offsets
 
 A commit writes files under `_staged`, replaces `_penstock.json`, which decides, and then renames the files
-to their places. Whoever opens the directory after a kill renames those that are missing and removes what was
-not committed. A record before the offsets is not written again.
+to their places. The sink that opens the directory after a kill renames those that are missing and removes
+what was not committed. A record before the offsets is not written again.
 """
 
 from __future__ import annotations
