@@ -21,8 +21,9 @@ from penstock.broker.groups.offsets import GroupOffsets
 from penstock.broker.groups.registry import SHARE, GroupRegistry
 from penstock.broker.groups.settings import GroupSettings, broker_wide
 from penstock.broker.groups.store import GroupStore, Kept
+from penstock.broker.known_ends import known_ends
 from penstock.broker.listeners import Listener
-from penstock.broker.recovery import FormerTopics, go_on_above, known_ends, tell_of_damage
+from penstock.broker.recovery import FormerTopics, go_on_above, tell_of_damage
 from penstock.broker.security.guard import Guard
 from penstock.broker.services import Services
 from penstock.broker.share.shares import Shares

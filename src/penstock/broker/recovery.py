@@ -3,7 +3,7 @@
 A log that lost its end exactly between two batches looks whole. But a group may have committed an
 offset beyond it, a share group may have been given the records, a transaction's marker may have been
 noted: then the end is damage, and its offsets are never given out again. Otherwise a reader that was
-    further would skip the new records without an error.
+further would skip the new records without an error. `penstock.broker.known_ends` reads those files.
 
 What a partition keeps itself (indexes, the producers' snapshot, the tier's manifest) is compared when
 it is recovered.
@@ -15,59 +15,18 @@ before its name can be used again, also when the broker crashes in between (`For
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Mapping
 
-from penstock.broker.groups import offsets
 from penstock.broker.groups.offsets import GroupOffsets
-from penstock.broker.share import journal as share
+from penstock.broker.known_ends import KnownEnd
 from penstock.broker.storage.topics import Topics
-from penstock.broker.transactions import records as transactions
 from penstock.broker.transactions.coordinator import Coordinator
-from penstock.log.disk.journal import Journal, bodies_in
+from penstock.log.disk.journal import Journal
 from penstock.log.errors import StorageError
 
-__all__ = ["FormerTopics", "KnownEnd", "go_on_above", "known_ends", "tell_of_damage"]
+__all__ = ["FormerTopics", "go_on_above", "tell_of_damage"]
 
-OFFSETS: Final = "groups/offsets.journal"
-SHARE: Final = "share/state.journal"
-TRANSACTIONS: Final = "transactions/state.journal"
 _log = logging.getLogger(__name__)
-
-
-class KnownEnd(NamedTuple):
-    """An offset up to which a partition once had records, and what knows that."""
-
-    offset: int
-    what: str
-
-
-def known_ends(
-    load: Callable[[str], bytes | None], topics: Mapping[str, str]
-) -> dict[tuple[str, int], KnownEnd]:
-    """What a data directory's journals know of partitions' ends, by topic and number.
-
-    Args:
-        load: a file's content by its path, None where it is missing.
-        topics: names by id (hexadecimal digits).
-    """
-    found: dict[tuple[str, int], KnownEnd] = {}
-
-    def note(topic: str | None, index: int, offset: int, what: str) -> None:
-        known = None if topic is None else found.get((topic, index))
-        if topic is not None and (known is None or known.offset < offset):
-            found[topic, index] = KnownEnd(offset, what)
-
-    def bodies(path: str) -> Iterable[bytes]:
-        return bodies_in(load(path) or b"")
-
-    for (topic, index), (offset, group) in offsets.reached_in(bodies(OFFSETS)).items():
-        note(topic, index, offset, f"group {group!r} has committed")
-    for (topic_id, index), (offset, group) in share.reached_in(bodies(SHARE)).items():
-        note(topics.get(topic_id), index, offset, f"share group {group!r} was given records up to")
-    for (topic, index), offset in transactions.reached_in(bodies(TRANSACTIONS)).items():
-        note(topic, index, offset, "the transactions' journal has seen durable")
-    return found
 
 
 def go_on_above(topics: Topics, ends: Mapping[tuple[str, int], KnownEnd], now_ms: int) -> None:

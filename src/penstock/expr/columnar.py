@@ -62,7 +62,7 @@ def _value(tree: Tree, rows: pa.Table | pa.RecordBatch) -> Any:
                 raise UnfitError from error
 
 
-def _comparison(function: Any) -> Callable[..., Any]:
+def _comparison(name: str) -> Callable[..., Any]:
     def compare(_: pa.DataType, left: Any, right: Any) -> Any:
         if pa.types.is_floating(left.type) or pa.types.is_floating(right.type):
             left, right = _doubles(left), _doubles(right)
@@ -71,13 +71,14 @@ def _comparison(function: Any) -> Callable[..., Any]:
                     raise UnfitError
         elif left.type != right.type and not is_decimal(left.type):  # INT and BIGINT
             left, right = left.cast(pa.int64()), right.cast(pa.int64())
-        return function(left, right)
+        return getattr(pc, name)(left, right)
 
     return compare
 
 
-def _arithmetic(function: Any) -> Callable[..., Any]:
+def _arithmetic(name: str) -> Callable[..., Any]:
     def calculate(type_: pa.DataType, left: Any, right: Any) -> Any:
+        function = getattr(pc, name)
         if is_decimal(type_):
             found = function(left, right)
             return found if found.type == type_ else found.cast(type_)
@@ -130,20 +131,21 @@ def _like(_: pa.DataType, text: Any, pattern: pa.StringScalar) -> Any:
     return pc.match_like(text, pattern.as_py())
 
 
+# Arrow's functions are named, not looked up: a program is read without them (`core.lazy.load_arrow`).
 _FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "and": lambda _, left, right: pc.and_kleene(left, right),
     "or": lambda _, left, right: pc.or_kleene(left, right),
     "not": lambda _, value: pc.invert(value),
     "is_null": lambda _, value: pc.is_null(value),
-    "eq": _comparison(pc.equal),
-    "ne": _comparison(pc.not_equal),
-    "lt": _comparison(pc.less),
-    "le": _comparison(pc.less_equal),
-    "gt": _comparison(pc.greater),
-    "ge": _comparison(pc.greater_equal),
-    "add": _arithmetic(pc.add_checked),
-    "subtract": _arithmetic(pc.subtract_checked),
-    "multiply": _arithmetic(pc.multiply_checked),
+    "eq": _comparison("equal"),
+    "ne": _comparison("not_equal"),
+    "lt": _comparison("less"),
+    "le": _comparison("less_equal"),
+    "gt": _comparison("greater"),
+    "ge": _comparison("greater_equal"),
+    "add": _arithmetic("add_checked"),
+    "subtract": _arithmetic("subtract_checked"),
+    "multiply": _arithmetic("multiply_checked"),
     "remainder": _remainder,
     "scale": _scale,
     "join": lambda _, left, right: pc.binary_join_element_wise(

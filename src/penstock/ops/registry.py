@@ -11,6 +11,7 @@ import orjson
 
 from penstock.core.names import known_names
 from penstock.errors import CorruptError
+from penstock.ops.aggregates import load_functions
 from penstock.ops.operator import Operator
 
 __all__ = ["OPERATORS", "load_operators", "operator_from_spec"]
@@ -72,5 +73,6 @@ def _class(kind: str) -> Any:
 
 def load_operators() -> None:
     """Imports all operators, in a process that is forked into others which may need any of them."""
+    load_functions()
     for kind in OPERATORS:
         _class(kind)

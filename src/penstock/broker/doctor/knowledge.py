@@ -8,7 +8,7 @@ import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.broker.recovery import TRANSACTIONS, KnownEnd, known_ends
+from penstock.broker.known_ends import TRANSACTIONS, KnownEnd, known_ends
 from penstock.broker.storage import machine_run
 from penstock.broker.transactions.machine import Place
 from penstock.broker.transactions.records import Outcome, outcomes_in, unsettled_in

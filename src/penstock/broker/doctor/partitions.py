@@ -12,7 +12,7 @@ from pathlib import Path
 from penstock.broker.doctor.knowledge import Knowledge
 from penstock.broker.doctor.report import Level, Report, TopicSummary, delete
 from penstock.broker.doctor.segments import SegmentScan
-from penstock.broker.recovery import KnownEnd
+from penstock.broker.known_ends import KnownEnd
 from penstock.broker.transactions.mending import lost_marker, told_of_split
 from penstock.log.aside import CUT, LOST, keep_cut
 from penstock.log.disk.files import LocalFiles

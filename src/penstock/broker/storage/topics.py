@@ -11,13 +11,12 @@ the next start serves it as before.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.broker.limits import PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX, TOPICS_MAX
 from penstock.broker.storage.topic_settings import log_config
@@ -28,6 +27,9 @@ from penstock.log.errors import StorageError
 from penstock.log.partition import Partition
 from penstock.log.tier import Tier
 from penstock.log.validation import LogConfig
+
+if TYPE_CHECKING:
+    import asyncio
 
 __all__ = ["Hosted", "Topic", "Topics", "described", "name_fault"]
 

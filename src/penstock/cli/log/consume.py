@@ -98,10 +98,11 @@ def consume(
 
     Order is kept within a partition.
     """
-    from penstock.client import Client, Reader
     from penstock.core.lazy import forget_pandas
 
     forget_pandas()
+    from penstock.client import Client, Reader
+
     address = find_broker(broker)
     out = sys.stdout.buffer
     with (

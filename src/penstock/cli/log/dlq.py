@@ -69,6 +69,9 @@ def _filters(command: Decorated) -> Decorated:
 
     @wraps(command)
     def chosen(*args: Any, **given: Any) -> Any:
+        from penstock.core.lazy import forget_pandas
+
+        forget_pandas()
         names = [one.name for one in fields(Chosen)]
         return command(*args, chosen=Chosen(*(given.pop(one, ()) for one in names)), **given)
 

@@ -37,9 +37,9 @@ removes files that nothing refers to. The exit code is 1 if durable records are 
 def doctor(directory: Path, form: str, *, do_repair: bool) -> None:
     """Check and explain a stopped pipeline's DIRECTORY (or name), or a stopped broker's."""
     from penstock.broker.doctor import repair
-    from penstock.core.lazy import load_numpy
+    from penstock.core.lazy import load_arrow
 
-    load_numpy()
+    load_arrow()
     directory, reports = _examined(directory)
     repaired = [done for one in reports for done in (repair(one) if do_repair else [])]
     if form == "json":

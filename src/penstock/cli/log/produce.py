@@ -86,13 +86,14 @@ def produce(
 
     Lines are sent as they arrive, in blocks, each once, in order within a partition.
     """
+    from penstock.core.lazy import forget_pandas
+
+    forget_pandas()
     import numpy as np
     import pyarrow as pa
 
     from penstock.client import Client, Producer
-    from penstock.core.lazy import forget_pandas
 
-    forget_pandas()
     if key_separator == "":
         raise UserError("expected a --key-separator of at least one character; found ''")
     address = find_broker(broker)

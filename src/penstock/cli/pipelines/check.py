@@ -47,9 +47,9 @@ a program has an error.
 def check(files: tuple[Path, ...], form: Literal["text", "json"]) -> None:
     """Parse, type and plan the programs in FILES, in SQL or Python, and show their views."""
     from penstock.cli.pipelines.run import find_app
-    from penstock.core.lazy import load_numpy
+    from penstock.core.lazy import load_arrow
 
-    load_numpy()
+    load_arrow()
     wrong = False
     for file in files:
         said: dict[str, Any] = {"file": str(file)}

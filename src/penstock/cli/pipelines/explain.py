@@ -38,19 +38,20 @@ Joins that sizes have ordered are listed at the end, with the estimated rows of 
 )
 def explain(file: Path, svg: Path | None, analyze: bool) -> None:  # noqa: FBT001 - Click's
     """Show what the pipeline in FILE does: operators, exchanges, state."""
+    from penstock.core.lazy import load_arrow
+
+    load_arrow()
     from penstock.app import read_facts
     from penstock.cli.pipelines.run import find_app
-    from penstock.core.lazy import load_numpy
     from penstock.engine import explain as plan
     from penstock.engine.physical import compile_graph
-    from penstock.engine.runtime import open_store
+    from penstock.engine.store import Store, open_files
 
-    load_numpy()
     app = find_app(load(file), file)
     graph, version, orders = app.graph(), None, []
     uri = app.settings.state_uri
     if "://" in uri or Path(uri).is_dir():
-        store = open_store(uri)
+        store = Store(open_files(uri))
         number = store.newest_version()
         version = store.version(number) if number else None
         if app.depends_on_sizes and (records := store.sizes()) is not None:

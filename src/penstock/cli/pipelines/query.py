@@ -55,9 +55,10 @@ def query(
 ) -> None:
     """Query the views of APP (a pipeline's name or directory) with SQL; without SQL, list them."""
     from penstock.core.lazy import forget_pandas
-    from penstock.serve import Views
 
     forget_pandas()
+    from penstock.serve import Views
+
     views = Views(app)
     if after is not None:
         token, left = of_topics(

@@ -33,12 +33,13 @@ def subscribe(
 ) -> None:
     """Print the changes of VIEW of APP (a pipeline's name or directory), version by version."""
     from penstock.core.lazy import forget_pandas
+
+    forget_pandas()
     from penstock.serve import Views
     from penstock.serve.changes import changes
     from penstock.serve.following import Subscription, follow
     from penstock.web import changes_line
 
-    forget_pandas()
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

@@ -8,13 +8,13 @@ method, with barycenters).
 
 from __future__ import annotations
 
+import html
 import math
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
-from xml.sax.saxutils import escape
 
 from penstock.engine.explain.labels import Labels
 from penstock.engine.physical import Physical
@@ -161,7 +161,7 @@ def draw(physical: Physical, version: Json | None = None) -> str:
     size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">',
-        f"<title>{escape(physical.graph.name)}</title><style>{STYLE}</style><defs>{ARROW}</defs>",
+        f"<title>{_escape(physical.graph.name)}</title><style>{STYLE}</style><defs>{ARROW}</defs>",
         *(_path(line) for line in found.lines),
         *(part for box in found.boxes for part in _box(box)),
         "</svg>\n",
@@ -321,4 +321,9 @@ def _box(box: Json) -> Iterator[str]:
     for i, line in enumerate(box["lines"]):
         bold = "" if i or box["kind"] == "step" else ' class="head"'
         x, y = box["x"] + PAD_PX, box["y"] + PAD_PX / 2 + LINE_PX * (i + 0.75)
-        yield f'<text{bold} x="{x:.0f}" y="{y:.0f}">{escape(line)}</text>'
+        yield f'<text{bold} x="{x:.0f}" y="{y:.0f}">{_escape(line)}</text>'
+
+
+def _escape(text: str) -> str:
+    """A text between tags; `xml.sax.saxutils` has this, too, and loads an HTTP client."""
+    return html.escape(text, quote=False)

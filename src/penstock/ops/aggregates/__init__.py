@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Final
 
 from penstock.core.names import known_names
 from penstock.errors import FlowError
-from penstock.ops.aggregates.arg import ArgMax, ArgMin
-from penstock.ops.aggregates.bloom import BloomFilter
-from penstock.ops.aggregates.count import ROWS, Count
-from penstock.ops.aggregates.distinct import CountDistinct
-from penstock.ops.aggregates.extremes import Max, Min
+from penstock.ops.aggregates.count import ROWS
 from penstock.ops.aggregates.function import (
     COUNT,
     Column,
@@ -21,17 +18,6 @@ from penstock.ops.aggregates.function import (
     Part,
     Rows,
 )
-from penstock.ops.aggregates.lists import (
-    Collect,
-    CollectDescending,
-    Frequencies,
-    Frequent,
-    Quantile,
-)
-from penstock.ops.aggregates.sketches import ApproxCountDistinct, ApproxQuantile
-from penstock.ops.aggregates.sums import Avg, Sum
-from penstock.ops.aggregates.theta import ThetaSketch, ThetaUnion
-from penstock.ops.aggregates.variance import Stddev, Variance
 
 __all__ = [
     "COUNT",
@@ -43,18 +29,34 @@ __all__ = [
     "Parameter",
     "Part",
     "Rows",
+    "load_functions",
     "make_function",
 ]
 
-FUNCTIONS: Final[Mapping[str, type[Function]]] = {
-    one.kind: one
-    for one in (
-        *(Count, CountDistinct, Sum, Avg, Variance, Stddev),
-        *(Min, Max, ArgMin, ArgMax),
-        *(ApproxCountDistinct, ApproxQuantile, ThetaSketch, ThetaUnion, BloomFilter),
-        *(Quantile, Collect, CollectDescending, Frequent, Frequencies),
-    )
+FUNCTIONS: Final[Mapping[str, tuple[str, str]]] = {
+    "count": ("count", "Count"),
+    "count_distinct": ("distinct", "CountDistinct"),
+    "sum": ("sums", "Sum"),
+    "avg": ("sums", "Avg"),
+    "variance": ("variance", "Variance"),
+    "stddev": ("variance", "Stddev"),
+    "min": ("extremes", "Min"),
+    "max": ("extremes", "Max"),
+    "arg_min": ("arg", "ArgMin"),
+    "arg_max": ("arg", "ArgMax"),
+    "approx_count_distinct": ("sketches", "ApproxCountDistinct"),
+    "approx_quantile": ("sketches", "ApproxQuantile"),
+    "theta_sketch_agg": ("theta", "ThetaSketch"),
+    "theta_union_agg": ("theta", "ThetaUnion"),
+    "bloom_filter_agg": ("bloom", "BloomFilter"),
+    "quantile": ("lists", "Quantile"),
+    "collect": ("lists", "Collect"),
+    "collect_descending": ("lists", "CollectDescending"),
+    "frequent": ("lists", "Frequent"),
+    "frequencies": ("lists", "Frequencies"),
 }
+"""Of each kind, the module of this package and the class in it. It is imported when it is needed: a program
+or a view needs a few of them."""
 
 
 def make_function(
@@ -70,6 +72,19 @@ def make_function(
     """
     if kind not in FUNCTIONS:
         raise FlowError(f"expected one of the aggregates {known_names(FUNCTIONS)}; found {kind!r}")
-    if parameter is not None and not FUNCTIONS[kind].parametric:
+    function = _class(kind)
+    if parameter is not None and not function.parametric:
         raise FlowError(f"expected {kind} without a parameter; found {parameter!r}")
-    return FUNCTIONS[kind](column, by, parameter)
+    return function(column, by, parameter)
+
+
+def _class(kind: str) -> type[Function]:
+    module, name = FUNCTIONS[kind]
+    function: type[Function] = getattr(import_module(f"{__name__}.{module}"), name)
+    return function
+
+
+def load_functions() -> None:
+    """Imports all functions, in a process that is forked into others which may need any of them."""
+    for kind in FUNCTIONS:
+        _class(kind)
