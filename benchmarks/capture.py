@@ -8,7 +8,7 @@ insert a transaction. One after the other, on the same cores:
 - backlog: N transactions are committed while nothing captures. Then they are drained into topics, as
   Debezium's envelopes: changes per second, from beginning to having stored the last one. Debezium's time
   is counted from its first change, so without its start; and once more for the second half alone, when its
-  code is compiled;
+  code is compiled. Penstock's kernels are compiled and loaded before anything is measured;
 - latency: pgbench at a fixed rate. A consumer (confluent-kafka, read_committed) subtracts the time of the
   commit, which is in the record, from its clock. Commit to log is of the same records, without the consumer:
   until the capture has the broker's answer. Penstock's is that to the end of its transaction, when all is on
@@ -41,6 +41,7 @@ from peers import cache
 from penstock.broker.process import BrokerProcess
 from penstock.capture import Capture, Captured
 from penstock.client import Client, Reader
+from penstock.core.kernels import load_all
 
 HERE = Path(__file__).parent
 RATE = 200  # transactions per second, where latency is measured
@@ -226,6 +227,8 @@ def measure(transactions: int, seconds: int, peers: list[str], scale: int) -> di
         BrokerProcess(Path(folder) / "log") as broker,
     ):
         work, log = Path(folder), broker.address
+        our_capture(server, log)  # imports what a capture needs
+        load_all()
         say(f"pgbench -i -s {scale}")
         pgbench(server, "-i", "-q", "-s", str(scale))
         began = time.perf_counter()
