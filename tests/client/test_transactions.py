@@ -14,7 +14,7 @@ from penstock.client import Client, Reader, TransactionalProducer
 from penstock.client.groups import GroupAdmin
 from penstock.client.network.connection import Connection
 from penstock.client.producer import Part
-from penstock.errors import BrokerError, FencedError, UserError
+from penstock.errors import BrokerError, FencedError, LimitError, UserError
 
 _ids = itertools.count()
 
@@ -117,6 +117,79 @@ def test_a_commit_whose_answer_is_lost_is_asked_for_again(
         send(writer, topic, 0, text)
         writer.commit()
     shows(broker.address, topic, [b"one", b"two", b"three"], [])
+
+
+def part(topic: str, partition: int, *texts: str) -> Part:
+    values = pa.array([text.encode() for text in texts], pa.binary())
+    return Part(topic, partition, None, values, np.zeros(len(texts), np.int64))
+
+
+def commit_ahead(writer: TransactionalProducer, *parts: Part) -> bool:
+    """Whether the commit followed its records before they were acknowledged."""
+    if (commit := writer.commit_ahead(parts)) is None:
+        return False
+    wait_until(lambda: commit.is_answered, "the answer")
+    commit.finish()
+    return True
+
+
+def test_a_commit_follows_its_records_at_once(writer, broker, topic) -> None:
+    """Transaction after transaction, each once; also behind records that were sent before."""
+    for n in range(3):
+        if n == 1:
+            send(writer, topic, 1, "early")
+        commit_ahead(writer, part(topic, 0, f"a{n}", f"b{n}"), part(topic, 1, f"c{n}"))
+    shows(
+        broker.address,
+        topic,
+        [b"a0", b"b0", b"a1", b"b1", b"a2", b"b2"],
+        [b"c0", b"early", b"c1", b"c2"],
+    )
+
+
+@pytest.fixture
+def eager(embedded, name) -> Iterator[TransactionalProducer]:
+    """A writer to our broker, which has told it that it counts; its topics are `ahead` and `small`."""
+    with Client(embedded.address) as client:
+        client.create_topic("ahead", 2, {"retention.ms": "-1"}, exists_ok=True)
+        client.create_topic("small", 2, {"max.message.bytes": "200"}, exists_ok=True)
+    told = {"patience_s": PATIENCE_S, "version": 2}
+    with TransactionalProducer(embedded.address, name, **told) as one:
+        one.start()
+        assert not commit_ahead(one, part("small", 0, "first"))
+        yield one
+
+
+def test_a_broker_that_counts_is_not_waited_for(eager, embedded) -> None:
+    """From the second commit on; a new connection has to be told again."""
+    assert commit_ahead(eager, part("small", 0, "second"))
+    eager._cluster.close()
+    assert not commit_ahead(eager, part("small", 0, "third"))
+    assert commit_ahead(eager, part("small", 0, "fourth"))
+
+
+def test_a_commit_does_not_count_without_a_record_that_is_refused(eager, embedded) -> None:
+    """Though it has followed the records before they were refused."""
+    before = stored(embedded.address, "ahead"), stored(embedded.address, "small")
+    commit = eager.commit_ahead([part("ahead", 0, "fits"), part("small", 1, "x" * 500)])
+    assert commit is not None
+    with pytest.raises(LimitError, match="batch"):
+        commit.finish()
+    eager.abort()
+    assert (stored(embedded.address, "ahead"), stored(embedded.address, "small")) == before
+
+
+def test_a_commit_ahead_whose_answer_is_lost_is_asked_for_again(eager, embedded) -> None:
+    """It counts once, and the next transaction follows on it."""
+    [former, _] = stored(embedded.address, "ahead")
+    commit = eager.commit_ahead([part("ahead", 0, "one")])
+    assert commit is not None
+    wait_until(lambda: commit.is_answered, "the answer")
+    commit._call.connection.close()
+    commit.finish()
+    for text in ("two", "three"):
+        commit_ahead(eager, part("ahead", 0, text))
+    assert stored(embedded.address, "ahead")[0] == [*former, b"one", b"two", b"three"]
 
 
 def test_an_aborted_transaction_leaves_nothing(writer, broker, topic, name) -> None:

@@ -482,8 +482,8 @@ class Log:
 
     def _end(self, parts: list[Part]) -> None:
         """Sends the last records of a transaction, and commits it."""
-        self._writer.send_together(parts)
-        self._writer.commit()
+        if (commit := self._writer.commit_ahead(parts)) is not None:
+            commit.finish()
 
     @property
     def is_ending(self) -> bool:

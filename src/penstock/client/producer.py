@@ -13,7 +13,8 @@ gap would never be filled. Once the leader has acknowledged a batch it refuses w
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -94,7 +95,8 @@ class Producer:
     ) -> None:
         if acks not in ("all", 1):
             raise UserError(f"expected acks of 'all' or 1; found {acks!r}")
-        self._cluster = Cluster(
+        #: Its connections.
+        self.cluster = self._cluster = Cluster(
             bootstrap,
             client_id=client_id,
             patience_s=patience_s,
@@ -199,50 +201,22 @@ class Producer:
         Raises:
             FencedError, LimitError, BrokerError: as for `send`; some may be stored.
         """
-        all_ = [self._sending(part, identity, transactional_id) for part in parts]
-        by_leader: dict[int, tuple[Connection, list[_Sending]]] = {}
-        try:
-            for one in all_:
-                connection = self._cluster.leader(one.topic, one.partition)
-                by_leader.setdefault(id(connection), (connection, []))[1].append(one)
-            for connection, some in by_leader.values():
-                self._send_first(connection, some, transactional_id)
-        except FencedError:
-            raise
-        except (OSError, PenstockError):
-            pass  # what isn't stored is sent again, one after another; the leader reports what it has
-        for one in all_:
-            one.run()
+        self.together(parts, identity, transactional_id).run()
         return [(one.base_sequence + len(one.values)) % SEQUENCE_MODULUS for one in parts]
 
-    def _send_first(
-        self, connection: Connection, some: list[_Sending], transactional_id: str | None
-    ) -> None:
-        """Sends the first batch of each partition of a leader."""
-        version = self._cluster.version(connection, hot.PRODUCE, self.versions)
-        batches: dict[str, dict[int, memoryview]] = {}
-        for one in some:
-            if one.first is not None:
-                batches.setdefault(one.topic, {})[one.partition] = one.first
-        request = hot.produce_together(
-            version,
-            batches,
+    def together(
+        self, parts: Sequence[Part], identity: tuple[int, int], transactional_id: str | None
+    ) -> Together:
+        """What `send_together` sends, not sent yet."""
+        request = partial(
+            hot.produce_together,
             acks=self._acks,
             timeout_ms=PRODUCE_TIMEOUT_MS,
             transactional_id=transactional_id,
             durable_later=self.durable_later,
         )
-        flexible = version >= hot.PRODUCE_FLEXIBLE
-        number = connection.send(hot.PRODUCE, version, request, flexible=flexible)
-        try:
-            answers = hot.read_produce(version, connection.receive(number))
-        except BaseException:
-            connection.discard(number)
-            raise
-        found = {(one.topic, one.partition): one for one in answers}
-        for one in some:
-            if (told := found.get((one.topic, one.partition))) is not None:
-                one.judge(told)
+        all_ = [self._sending(part, identity, transactional_id) for part in parts]
+        return Together(self._cluster, self.versions, all_, request)
 
     def _sending(
         self, part: Part, identity: tuple[int, int], transactional_id: str | None
@@ -286,6 +260,112 @@ class Producer:
         if answer["error_code"]:
             raise broker_error(answer["error_code"], "give out a producer id")
         return answer["producer_id"], answer["producer_epoch"]
+
+
+class Together:
+    """Records of several partitions, on their way.
+
+    Args:
+        cluster: where to.
+        versions: of Produce, the first and the last that may be used.
+        all_: the records of each partition.
+        request: makes a Produce request of a version, and of a batch for each partition.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        versions: tuple[int, int],
+        all_: list[_Sending],
+        request: Callable[[int, Mapping[str, Mapping[int, memoryview]]], list[bytes | memoryview]],
+    ) -> None:
+        self._cluster, self._versions, self._all, self._request = cluster, versions, all_, request
+        self._begun: tuple[Connection, int, int] | None = None
+
+    def run(self) -> None:
+        """Returns once all are stored: in one request for each of their leaders, and what is left then one
+        after another; the leader reports what it has.
+
+        Raises:
+            FencedError, LimitError, BrokerError: as for `Producer.send`; some may be stored.
+        """
+        if self._begun is None:
+            by_leader: dict[int, tuple[Connection, list[_Sending]]] = {}
+            try:
+                for one in self._all:
+                    connection = self._cluster.leader(one.topic, one.partition)
+                    by_leader.setdefault(id(connection), (connection, []))[1].append(one)
+                for connection, some in by_leader.values():
+                    self._take_answer(*self._send_first(connection, some), some)
+            except FencedError:
+                raise
+            except (OSError, PenstockError):
+                pass
+        for one in self._all:
+            one.run()
+
+    def begin(self, connection: Connection) -> bool:
+        """Sends all where one request does, on this connection, and doesn't wait for the answer: `answered`
+        must follow. False where one doesn't; then nothing was sent.
+
+        Raises:
+            OSError: the connection broke.
+        """
+        try:
+            is_one = all(
+                one.is_single and self._cluster.leader(one.topic, one.partition) is connection
+                for one in self._all
+            )
+        except (OSError, PenstockError):
+            return False
+        if is_one:
+            self._begun = self._send_first(connection, self._all)
+        return is_one
+
+    def answered(self) -> None:
+        """Takes the answer to what `begin` sent; `run` sends again what isn't stored.
+
+        Raises:
+            FencedError: a newer owner has written.
+        """
+        assert self._begun is not None
+        try:
+            self._take_answer(*self._begun, self._all)
+        except FencedError:
+            raise
+        except (OSError, PenstockError):
+            pass
+
+    def _send_first(
+        self, connection: Connection, some: list[_Sending]
+    ) -> tuple[Connection, int, int]:
+        """Sends the first batch of each partition of a leader; what its answer is taken by."""
+        version = self._cluster.version(connection, hot.PRODUCE, self._versions)
+        batches: dict[str, dict[int, memoryview]] = {}
+        for one in some:
+            if one.first is not None:
+                batches.setdefault(one.topic, {})[one.partition] = one.first
+        flexible = version >= hot.PRODUCE_FLEXIBLE
+        request = self._request(version, batches)
+        return (
+            connection,
+            version,
+            connection.send(hot.PRODUCE, version, request, flexible=flexible),
+        )
+
+    @staticmethod
+    def _take_answer(
+        connection: Connection, version: int, number: int, some: list[_Sending]
+    ) -> None:
+        try:
+            answers = hot.read_produce(version, connection.receive(number))
+        except BaseException:
+            connection.discard(number)
+            raise
+        found = {(one.topic, one.partition): one for one in answers}
+        for one in some:
+            if (told := found.get((one.topic, one.partition))) is not None:
+                one.judge(told)
 
 
 class _Sending:
@@ -361,6 +441,11 @@ class _Sending:
         finally:
             for number in flights:
                 connection.discard(number)
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it is one batch."""
+        return len(self._batches) == 1
 
     @property
     def first(self) -> memoryview | None:

@@ -14,7 +14,9 @@ The epoch is the same until `start`, so that several processes may write in one 
 (KIP-890) each transaction has an epoch of its own, and a batch makes its partition part of the transaction,
 which saves a request. A Penstock broker then doesn't make records durable one request after another: the
 commit does, together with itself. The commit says how many records were acknowledged; where the machine has
-gone down in between and lost some, it is refused, and nothing counts. Kafka passes over both.
+gone down in between and lost some, it is refused, and nothing counts. Kafka passes over both. As a Penstock
+broker refuses a commit without all of its records, and says so, the commit may follow them at once, before
+they are acknowledged (`commit_ahead`).
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ import pyarrow as pa
 
 from penstock.client.client import FIND_COORDINATOR, INIT_PRODUCER_ID, Partition
 from penstock.client.network import hot
-from penstock.client.network.cluster import Cluster
+from penstock.client.network.cluster import Call
 from penstock.client.network.connection import Connection
 from penstock.client.network.errors import (
     INVALID_PRODUCER_EPOCH,
@@ -37,9 +39,9 @@ from penstock.client.network.errors import (
     TRANSACTION_ABORTABLE,
     broker_error,
 )
-from penstock.client.producer import Part, Producer
-from penstock.errors import FencedError, PenstockError, UserError
-from penstock.wire.columns import Headers
+from penstock.client.producer import Part, Producer, Together
+from penstock.errors import FencedError, PenstockError, ProtocolError, UserError
+from penstock.wire.columns import SEQUENCE_MODULUS, Headers
 
 __all__ = ["TransactionalProducer"]
 
@@ -56,6 +58,41 @@ _ADVICE: Final = {
 }
 _GROUP, _TRANSACTION = 0, 1
 """Kinds of coordinators."""
+
+
+class Commit:
+    """A commit that is on its way.
+
+    Args:
+        together: its last records, whose answer comes before its own.
+        call: its request.
+        finish: takes the answers.
+    """
+
+    def __init__(
+        self, together: Together, call: Call, finish: Callable[[Together, Call], None]
+    ) -> None:
+        self._together, self._call, self._finish = together, call, finish
+
+    def fileno(self) -> int:
+        """A descriptor that becomes readable when something of the answers comes; -1 once it broke."""
+        return self._call.connection.fileno()
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether `finish` needn't wait."""
+        try:
+            return self._call.connection.has(self._call.number)
+        except (OSError, ProtocolError):
+            return True
+
+    def finish(self) -> None:
+        """Waits until the transaction is committed.
+
+        Raises:
+            FencedError, LimitError, BrokerError: as `TransactionalProducer.send_together` and `commit`.
+        """
+        self._finish(self._together, self._call)
 
 
 class TransactionalProducer:
@@ -85,11 +122,12 @@ class TransactionalProducer:
         version: Literal[1, 2] = 1,
         **settings: Any,
     ) -> None:
-        self._cluster = Cluster(bootstrap, client_id=client_id, **settings)
         self._version, self._joins = version, False
         self._producer = Producer(
             bootstrap, acks="all", compression=compression, client_id=client_id, **settings
         )
+        self._cluster = self._producer.cluster
+        self._counting: Connection | None = None  # to a broker that has said that it counts records
         self.transactional_id = transactional_id
         self._timeout_ms = timeout_ms
         self._identity: tuple[int, int] | None = None
@@ -106,7 +144,6 @@ class TransactionalProducer:
 
     def close(self) -> None:
         """Closes the connections. What is still open is aborted by the next `start`, or in time."""
-        self._cluster.close()
         self._producer.close()
 
     def interrupt(self) -> None:
@@ -114,7 +151,6 @@ class TransactionalProducer:
 
         Whether a commit that is interrupted counts is unknown, until the next `start`.
         """
-        self._cluster.interrupt()
         self._producer.interrupt()
 
     @property
@@ -205,6 +241,10 @@ class TransactionalProducer:
         Raises:
             FencedError, LimitError, BrokerError: as for `send`.
         """
+        self._together(parts).run()
+        self._count(parts)
+
+    def _together(self, parts: Sequence[Part]) -> Together:
         places = [(one.topic, one.partition) for one in parts]
         if not self._joins and (new := [place for place in places if place not in self._added]):
             self.add_partitions(new)
@@ -214,8 +254,13 @@ class TransactionalProducer:
             part._replace(base_sequence=self._sequences.get(place, 0))
             for part, place in zip(parts, places, strict=True)
         ]
-        following = self._producer.send_together(told, self.identity, self.transactional_id)
-        self._sequences.update(zip(places, following, strict=True))
+        return self._producer.together(told, self.identity, self.transactional_id)
+
+    def _count(self, parts: Sequence[Part]) -> None:
+        for one in parts:
+            place = one.topic, one.partition
+            self._sequences[place] = self._sequences.get(place, 0) + len(one.values)
+            self._sequences[place] %= SEQUENCE_MODULUS
 
     def add_partitions(self, places: Iterable[Partition]) -> None:
         """Adds partitions to the transaction, at once; `send` does it for those that aren't added yet."""
@@ -288,26 +333,82 @@ class TransactionalProducer:
         """
         self._end(commit=True)
 
+    def commit_ahead(self, parts: Sequence[Part]) -> Commit | None:
+        """Writes records to several partitions and commits, as `send_together` and `commit` do.
+
+        Where the broker counts a transaction's records, both requests are sent at once, and this doesn't
+        wait for their answers: `Commit.finish` must follow before anything else does. Elsewhere it returns
+        None, once all is done.
+
+        Raises:
+            FencedError, LimitError, BrokerError: as `send_together` and `commit`.
+        """
+        together = self._together(parts)
+        connection = self._counting
+        if connection is not None and connection.is_usable and connection.is_quiet:
+            try:
+                if together.begin(connection):
+                    self._count(parts)
+                    call = self._cluster.begin_call(
+                        *(connection, END, self._end_fields(commit=True)), newest=EPOCH_EACH
+                    )
+                    return Commit(together, call, self._committed)
+            except OSError:
+                self._cluster.close()
+                raise
+        together.run()
+        self._count(parts)
+        self.commit()
+        return None
+
+    def _committed(self, together: Together, call: Call) -> None:
+        """Takes the answers to `commit_ahead`."""
+        try:
+            answer = call.answer()
+        except (OSError, ProtocolError):  # it may count: the broker says so, or refuses
+            self._cluster.close()
+            self.commit()
+            return
+        if not answer["error_code"]:
+            self._ended(answer)
+            return
+        together.answered()  # why it was refused: some of the records may have been
+        together.run()
+        self.commit()
+
     def abort(self) -> None:
         """Aborts everything that was sent since the last transaction."""
         self._end(commit=False)
 
     def _end(self, *, commit: bool) -> None:
         if self._is_open:
-            fields: dict[str, Any] = {**self._who(), "committed": commit}
+            fields = self._end_fields(commit=commit)
             newest = EPOCH_EACH if self._joins else None
-            if self._joins:  # sequences count the records, as each transaction has an epoch
-                fields["penstock_records"] = sum(self._sequences.values())
 
             def end() -> int:
-                answer = self._cluster.call(self._coordinator(), END, fields, newest=newest)
+                connection = self._coordinator()
+                answer = self._cluster.call(connection, END, fields, newest=newest)
                 code = int(answer["error_code"])
-                if self._joins and not code:
-                    self._identity = answer["producer_id"], answer["producer_epoch"]
-                    self._sequences.clear()
+                if not code:
+                    self._counting = connection if answer.get("penstock_counts") else None
+                    self._ended(answer)
                 return code
 
             self._ask("commit" if commit else "abort", end)
+        self._is_open = False
+        self._added.clear()
+
+    def _end_fields(self, *, commit: bool) -> dict[str, Any]:
+        fields: dict[str, Any] = {**self._who(), "committed": commit}
+        if self._joins:  # sequences count the records, as each transaction has an epoch
+            fields["penstock_records"] = sum(self._sequences.values())
+        return fields
+
+    def _ended(self, answer: Mapping[str, Any]) -> None:
+        """The transaction has ended."""
+        if self._joins:
+            self._identity = answer["producer_id"], answer["producer_epoch"]
+            self._sequences.clear()
         self._is_open = False
         self._added.clear()
 

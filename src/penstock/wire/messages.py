@@ -60,7 +60,15 @@ _EXTENSIONS: Final[dict[str, tuple[tuple[str, int, str, Any], ...]]] = {
         ("penstock_uncounted", 10_002, "bool", False),  # whether a release undoes the delivery
     ),
     "EndTxnRequest": (
-        ("penstock_records", 10_000, "int64", -1),  # how many were acknowledged, durable or not
+        ("penstock_records", 10_000, "int64", -1),  # how many were sent, durable or not
+    ),
+    "EndTxnResponse": (
+        (
+            "penstock_counts",
+            10_000,
+            "bool",
+            False,
+        ),  # whether a commit is refused unless it has these
     ),
 }
 """Tagged fields of our own, by struct: name, tag, type, default. Who doesn't know them passes over

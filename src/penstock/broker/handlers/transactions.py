@@ -164,6 +164,7 @@ async def end_txn(call: Call, fields: Fields) -> Fields:
         "error_code": older(answer.code, knows_fenced=call.version >= FENCED_FROM),
         "producer_id": answer.producer_id if is_done else NO_ID,
         "producer_epoch": answer.epoch if is_done else NO_EPOCH,
+        "penstock_counts": count >= 0,
     }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from penstock.client.network import hot
 from penstock.client.network.connection import (
@@ -21,6 +21,9 @@ from penstock.client.network.errors import UNKNOWN_TOPIC, UNSUPPORTED_VERSION, b
 from penstock.client.network.security import Security, parse_target
 from penstock.core.names import hint, known_names
 from penstock.errors import BrokerError
+
+if TYPE_CHECKING:
+    from penstock.wire.messages import Codec
 
 T = TypeVar("T")
 OnWait = Callable[[str, float], None]  # what is waited for, seconds so far
@@ -72,6 +75,21 @@ _NEWEST: Final = {
     69: 0,  # ConsumerGroupDescribe
     61: 0,  # DescribeProducers
 }
+
+
+class Call(NamedTuple):
+    """A request that is not on the hot path, on its way; its connection, its number there, and how its
+    answer is read.
+    """
+
+    connection: Connection
+    number: int
+    codec: Codec
+
+    def answer(self, timeout_s: float | None = None) -> dict[str, Any]:
+        """Waits for the answer."""
+        frame = self.connection.receive(self.number, timeout_s)
+        return self.codec.decode(_body(frame, flexible=self.codec.flexible))
 
 
 class Cluster:
@@ -327,6 +345,12 @@ class Cluster:
         Fields that the negotiated version lacks are left out. `newest` is the newest version to be used,
         other than what is usual for this API.
         """
+        return self.begin_call(connection, api, fields, newest).answer(timeout_s)
+
+    def begin_call(
+        self, connection: Connection, api: int, fields: dict[str, Any], newest: int | None = None
+    ) -> Call:
+        """Sends such a request, and doesn't wait for its answer; see `call`."""
         from penstock.wire import messages  # loads Kafka's schemas: only where they are needed
 
         oldest, known = messages.versions(api)
@@ -334,8 +358,7 @@ class Cluster:
         version = self.version(connection, api, (oldest, min(known, limit)))
         codec = messages.request_codec(api, version)
         number = connection.send(api, version, [codec.encode(fields)], flexible=codec.flexible)
-        frame = connection.receive(number, timeout_s)
-        return messages.response_codec(api, version).decode(_body(frame, flexible=codec.flexible))
+        return Call(connection, number, messages.response_codec(api, version))
 
 
 def _body(frame: memoryview, *, flexible: bool) -> bytes:

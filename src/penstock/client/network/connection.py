@@ -186,6 +186,30 @@ class Connection:
             self._receive_one()
         return self._arrived.pop(correlation)
 
+    def has(self, correlation: int) -> bool:
+        """Whether an answer is there; takes in what has come, and waits for nothing else.
+
+        Raises:
+            OSError, ProtocolError: as `receive`.
+        """
+        while correlation not in self._arrived and self._has_come:
+            self._receive_one()
+        return correlation in self._arrived
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no answer is due, and the peer hasn't closed the connection as far as is known."""
+        return not self._awaited and not self._has_come
+
+    @property
+    def _has_come(self) -> bool:
+        """Whether there is something to read, be it the end."""
+        if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
+            return True
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(0))
+
     def discard(self, correlation: int) -> None:
         """Gives up an answer: it is dropped when it comes."""
         if self._arrived.pop(correlation, None) is None and correlation in self._awaited:
