@@ -205,6 +205,62 @@ def _sort_evenly(
     return True
 
 
+@njit(
+    _W_I64(_I64, _W_I32, types.int64, types.int64, _W_I32, _W_I64),
+    cache=True,
+    nogil=True,
+)
+def _distribute(h: Any, ranks: Any, dropped: Any, hash_bits: Any, rows: Any, hashes: Any) -> Any:
+    """Sorts rows by buckets: windows' ranks without `dropped` bits, then `hash_bits` of the hashes.
+
+    Fills `rows`, in order of buckets, and `hashes`, theirs. Returns the buckets' ends, behind a zero.
+    """
+    n = len(h)
+    buckets = ((np.int64(ranks.max()) >> dropped) + 1) << hash_bits
+    bucket = np.empty(n, np.int32)
+    ends = np.zeros(buckets + 1, np.int64)
+    for i in range(n):
+        b = np.int64(ranks[i] >> dropped) << hash_bits
+        if hash_bits > 0:
+            b |= np.int64((_U64(h[i]) ^ _SIGN) >> _U64(64 - hash_bits))
+        bucket[i] = b
+        ends[b + 1] += 1
+    ends = np.cumsum(ends)
+    at = ends[:-1].copy()
+    for i in range(n):
+        to = at[bucket[i]]
+        rows[to] = i
+        hashes[to] = h[i]
+        at[bucket[i]] = to + 1
+    return ends
+
+
+@njit(types.boolean(_W_I64, types.int64, _W_I64, _W_I64), inline="always", cache=True)
+def _place_evenly(group_h: Any, known_bits: Any, counts: Any, by: Any) -> Any:
+    """Orders groups by their hashes' bits behind the known ones, by which each is almost in its place.
+
+    Returns whether it was so: false where many have the same next bits.
+    """
+    groups = len(group_h)
+    bits = _bits(groups)
+    shift = _U64(64 - bits)
+    counts[: (1 << bits) + 1] = 0
+    for g in range(groups):
+        c = ((_U64(group_h[g]) ^ _SIGN) << _U64(known_bits)) >> shift
+        counts[c + _U64(1)] += 1
+    most = np.int64(0)
+    for k in range(1 << bits):
+        most = max(most, counts[k + 1])
+        counts[k + 1] += counts[k]
+    if most > _INSERTED:
+        return False
+    for g in range(groups):
+        c = ((_U64(group_h[g]) ^ _SIGN) << _U64(known_bits)) >> shift
+        by[counts[c]] = g
+        counts[c] += 1
+    return True
+
+
 @njit(types.int64(_I64, _I64, _I64, _I64, _W_I32, _W_I64), cache=True, nogil=True)
 def _group_many(w: Any, h: Any, order: Any, tie: Any, ids: Any, first: Any) -> Any:
     """Numbers groups in their order. Returns how many there are."""
@@ -217,25 +273,13 @@ def _group_many(w: Any, h: Any, order: Any, tie: Any, ids: Any, first: Any) -> A
     bits, window_bits = min(_bits(n // _BUCKET + 1), _BUCKETS_LOG), _bits(windows)
     hash_bits, dropped = max(bits - window_bits, 0), max(window_bits - bits, 0)
     several = dropped > 0  # windows in a bucket
-    buckets = (((windows - 1) >> dropped) + 1) << hash_bits
-    bucket = np.empty(n, np.int32)
-    ends = np.zeros(buckets + 1, np.int64)
-    for i in range(n):
-        b = np.int64(ranks[i] >> dropped) << hash_bits
-        if hash_bits > 0:
-            b |= np.int64((_U64(h[i]) ^ _SIGN) >> _U64(64 - hash_bits))
-        bucket[i] = b
-        ends[b + 1] += 1
-    most = ends.max()
-    ends = np.cumsum(ends)
-    at = ends[:-1].copy()
     rows = np.empty(n, np.int32)
     hashes = np.empty(n, np.int64)
-    for i in range(n):
-        to = at[bucket[i]]
-        rows[to] = i
-        hashes[to] = h[i]
-        at[bucket[i]] = to + 1
+    ends = _distribute(h, ranks, dropped, hash_bits, rows, hashes)
+    buckets = len(ends) - 1
+    most = np.int64(0)
+    for b in range(buckets):
+        most = max(most, ends[b + 1] - ends[b])
 
     table = np.empty(2 << _bits(most), np.int32)
     number = np.empty(most, np.int32)  # of the group of a bucket's row, in the order of first rows
@@ -291,25 +335,11 @@ def _group_many(w: Any, h: Any, order: Any, tie: Any, ids: Any, first: Any) -> A
                 slot = (slot + _U64(1)) & mask
             number[j - lo] = g
 
-        # Hashes are spread evenly: by their next bits, each group is almost in its place.
-        even = groups <= _INSERTED
         for g in range(groups):
             by[g] = g
+        even = groups <= _INSERTED
         if not even and not several:
-            next_bits = _bits(groups)
-            counts[: (1 << next_bits) + 1] = 0
-            for g in range(groups):
-                c = ((_U64(group_h[g]) ^ _SIGN) << _U64(hash_bits)) >> _U64(64 - next_bits)
-                counts[c + _U64(1)] += 1
-            even = True
-            for i in range(1 << next_bits):
-                even = even and counts[i + 1] <= _INSERTED
-                counts[i + 1] += counts[i]
-            if even:
-                for g in range(groups):
-                    c = ((_U64(group_h[g]) ^ _SIGN) << _U64(hash_bits)) >> _U64(64 - next_bits)
-                    by[counts[c]] = g
-                    counts[c] += 1
+            even = _place_evenly(group_h[:groups], hash_bits, counts, by)
         if even:
             for p in range(1, groups):
                 g = by[p]
