@@ -8,7 +8,6 @@ What the server confirms as no longer needed is never more than what was stored.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import random
 import re
@@ -30,7 +29,7 @@ from penstock.capture._database import (
     TakesRequests,
     spelled,
 )
-from penstock.capture._envelope import Format, Records, Values
+from penstock.capture._envelope import Format, Values
 from penstock.capture._kinds import kind_of
 from penstock.capture._notifications import INITIAL, Notifications
 from penstock.capture._output import Captured, Output
@@ -38,13 +37,12 @@ from penstock.capture._progress import (
     Control,
     Log,
     State,
-    Watched,
     control_topic,
     schemas_topic,
     state_topic,
 )
 from penstock.capture._schemas import OnSchemaChange, Schemas
-from penstock.capture._snapshots import written_before
+from penstock.capture._snapshots import Initial, StoppedError, written_before
 from penstock.core.databases import described
 from penstock.errors import BrokerError, FencedError, SetupError, UserError
 from penstock.formats.registered import KINDS, RegisteredFormat
@@ -316,10 +314,6 @@ def topic_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "_", text)
 
 
-class _StoppedError(Exception):
-    """It is stopped within a snapshot, which the next run begins again."""
-
-
 class _Session:
     """One connection to the server and one to the log, until either breaks."""
 
@@ -344,7 +338,7 @@ class _Session:
             self._database = self._open(settings)
             try:
                 self._stream(self._prepare(state))
-            except _StoppedError:
+            except StoppedError:
                 pass
             except SetupError:
                 self._log.abort()  # no process continues soon: readers needn't wait for an open transaction
@@ -446,7 +440,9 @@ class _Session:
             read_again = written_before(new, kept, former, schemas.known)
             ends = {one: self._log.ends(topic) for one, topic in read_again.items()}
             again = {one: offsets for one, offsets in ends.items() if any(offsets)}
-            self._read_snapshot(output, new, numbers, again)
+            self._done.phase = "snapshot"
+            Initial(self._database, output, new, self._run.end).write(numbers, again)
+            self._run.owns = True
         else:
             output.notify_now(INITIAL, "SKIPPED", uuid.uuid4().hex)
         self._run.state = output.state
@@ -459,86 +455,6 @@ class _Session:
         if topics is None:
             return topic_name(f"{to}.{spelled(table)}")
         return topics.get(spelled(table), topics.get(table[1]))
-
-    def _read_snapshot(
-        self,
-        output: Output,
-        new: dict[TableName, str],
-        numbers: Mapping[str, int],
-        again: Mapping[str, tuple[int, ...]],
-    ) -> None:
-        """Writes the rows that tables have, in one transaction of the log, and from where changes count.
-
-        Keys that their topics have of a former snapshot, and the tables don't, are deleted.
-
-        Args:
-            output: where to.
-            new: the tables, with their topics.
-            numbers: which tables they are.
-            again: by table, the ends of topics that have such keys.
-        """
-        self._done.phase = "snapshot"
-        counts = dict.fromkeys(new, 0)
-        names, id_ = [spelled(one) for one in new], uuid.uuid4().hex
-        output.notify_now(INITIAL, "STARTED", id_)
-        reading: TableName | None = None
-        with self._database.snapshot() as snapshot:
-            with contextlib.closing(snapshot.read(new)) as rows:
-                for table, record in rows:
-                    if table != reading:
-                        # Not before: it can't be altered now.
-                        output.use(new[table], self._database.shape(table))
-                        reading, more = table, {"current_collection_in_progress": spelled(table)}
-                        output.notify_now(INITIAL, "IN_PROGRESS", id_, names, **more)
-                    is_sent = isinstance(record, Records) or output.is_full
-                    if isinstance(record, Records):
-                        output.put_all(new[table], *record, self._database.shape(table))
-                        count = len(record.keys)
-                    else:
-                        output.add(record)
-                        output.send()
-                        count = 1
-                    counts[table] += count
-                    self._done.snapshot_rows += count
-                    if is_sent and self._run.end.is_set():
-                        output.notify_now(INITIAL, "ABORTED", id_)
-                        raise _StoppedError
-            for table in new:
-                now_ms = time.time_ns() // 1_000_000
-                output.describe(table, self._database.shape(table), now_ms)
-            tables = {
-                (full_name := spelled(t)): Watched(
-                    *(topic, snapshot.position, counts[t], numbers[full_name]),
-                    unseen=again.get(full_name, ()),
-                )
-                for t, topic in new.items()
-            }
-            state = output.state
-            begins = {} if state.tables else getattr(snapshot, "begins", {})
-            position = state.position if state.tables else snapshot.position
-            time_us = state.time_us or time.time_ns() // 1000
-            tables = {**state.tables, **tables}
-            details = {**state.details, **begins, **getattr(snapshot, "details", {})}
-            state = replace(state, position=position, time_us=time_us, details=details)
-            chunked = set(details.get("snapshot", {}).get("tables", ()))  # read afterwards
-            for table in new:
-                name, count = spelled(table), counts[table]
-                if name not in chunked:
-                    status = "SUCCEEDED" if count else "EMPTY"
-                    more = {"scanned_collection": name, "status": status}
-                    output.notify(
-                        *(INITIAL, "TABLE_SCAN_COMPLETED", id_, names),
-                        **more,
-                        total_rows_scanned=count,
-                    )
-            output.notify(INITIAL, "COMPLETED", id_)
-            output.state = replace(state, tables=tables)
-            for name in again.keys() - chunked:
-                for _ in output.forget_unseen(name):
-                    if self._run.end.is_set():
-                        raise _StoppedError
-            output.commit(output.state)
-        self._run.owns = True
 
     def _stream(self, output: Output) -> None:
         """Takes changes as they come."""

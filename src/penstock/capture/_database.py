@@ -139,7 +139,11 @@ class Settings:
 
 
 class Snapshot(Protocol):
-    """Rows at one position of the database's log."""
+    """Rows at one position of the database's log.
+
+    It may have two more attributes, for `State.details`: `begins`, of a capture that has no tables yet, and
+    `details`, of any.
+    """
 
     position: int
 

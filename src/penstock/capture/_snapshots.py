@@ -1,23 +1,36 @@
 """What snapshots of all kinds of databases share.
 
-Debezium's markers of rows: which are the first and the last, of all and of a table. Requests for snapshots
-while changes flow, and how far these are.
+The snapshot of tables that are new. Debezium's markers of rows: which are the first and the last, of all and
+of a table. Requests for snapshots while changes flow, and how far these are.
 """
 
 from __future__ import annotations
 
+import contextlib
+import threading
+import time
+import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, TypeVar
 
-from penstock.capture._database import TableName, spelled
-from penstock.capture._notifications import INCREMENTAL
+from penstock.capture._database import Database, Snapshot, TableName, spelled
+from penstock.capture._envelope import Records
+from penstock.capture._notifications import INCREMENTAL, INITIAL
 from penstock.capture._output import Output
-from penstock.capture._progress import Watched
+from penstock.capture._progress import State, Watched
 from penstock.capture._schemas import Version
 
-__all__ = ["DETAIL", "Progress", "Requests", "marked", "written_before"]
+__all__ = [
+    "DETAIL",
+    "Initial",
+    "Progress",
+    "Requests",
+    "StoppedError",
+    "marked",
+    "written_before",
+]
 
 DETAIL: Final = "snapshot"
 """Where the progress is in `State.details`."""
@@ -29,6 +42,119 @@ _NOTIFIED: Final = {
 }
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+class StoppedError(Exception):
+    """It is stopped within a snapshot, which the next run begins again."""
+
+
+class Initial:
+    """The snapshot of tables that are new, in one transaction of the log with the position behind it.
+
+    Args:
+        database: whose tables they are.
+        output: where to.
+        new: the tables, with their topics.
+        end: set where the capture is to stop.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        output: Output,
+        new: dict[TableName, str],
+        end: threading.Event,
+    ) -> None:
+        self._database, self._output, self._new, self._end = database, output, new, end
+        self._counts = dict.fromkeys(new, 0)
+        self._names, self._id = [spelled(one) for one in new], uuid.uuid4().hex
+
+    def write(self, numbers: Mapping[str, int], again: Mapping[str, tuple[int, ...]]) -> None:
+        """Writes the rows that tables have, and from where their changes count.
+
+        Keys that their topics have of a former snapshot, and the tables don't, are deleted.
+
+        Args:
+            numbers: which tables they are.
+            again: by table, the ends of topics that have such keys.
+
+        Raises:
+            StoppedError: it was stopped; nothing of it becomes visible.
+        """
+        output = self._output
+        output.notify_now(INITIAL, "STARTED", self._id)
+        with self._database.snapshot() as snapshot:
+            self._write_rows(snapshot)
+            for table in self._new:
+                now_ms = time.time_ns() // 1_000_000
+                output.describe(table, self._database.shape(table), now_ms)
+            state = self._state_behind(snapshot, numbers, again)
+            chunked = set(state.details.get(DETAIL, {}).get("tables", ()))  # read afterwards
+            self._notify_of_ends(chunked)
+            output.state = state
+            for name in again.keys() - chunked:
+                for _ in output.forget_unseen(name):
+                    if self._end.is_set():
+                        raise StoppedError
+            output.commit(output.state)
+
+    def _write_rows(self, snapshot: Snapshot) -> None:
+        output = self._output
+        reading: TableName | None = None
+        with contextlib.closing(snapshot.read(self._new)) as rows:
+            for table, record in rows:
+                if table != reading:
+                    # Not before: it can't be altered now.
+                    output.use(self._new[table], self._database.shape(table))
+                    reading, more = table, {"current_collection_in_progress": spelled(table)}
+                    output.notify_now(INITIAL, "IN_PROGRESS", self._id, self._names, **more)
+                is_sent = isinstance(record, Records) or output.is_full
+                if isinstance(record, Records):
+                    output.put_all(self._new[table], *record, self._database.shape(table))
+                    count = len(record.keys)
+                else:
+                    output.add(record)
+                    output.send()
+                    count = 1
+                self._counts[table] += count
+                output.done.snapshot_rows += count
+                if is_sent and self._end.is_set():
+                    output.notify_now(INITIAL, "ABORTED", self._id)
+                    raise StoppedError
+
+    def _state_behind(
+        self, snapshot: Snapshot, numbers: Mapping[str, int], again: Mapping[str, tuple[int, ...]]
+    ) -> State:
+        """The state with the snapshot's tables. A capture that has tables keeps its place in the changes."""
+        state = self._output.state
+        tables = {
+            (name := spelled(table)): Watched(
+                *(topic, snapshot.position, self._counts[table], numbers[name]),
+                unseen=again.get(name, ()),
+            )
+            for table, topic in self._new.items()
+        }
+        begins = {} if state.tables else getattr(snapshot, "begins", {})
+        return replace(
+            state,
+            position=state.position if state.tables else snapshot.position,
+            time_us=state.time_us or time.time_ns() // 1000,
+            details={**state.details, **begins, **getattr(snapshot, "details", {})},
+            tables={**state.tables, **tables},
+        )
+
+    def _notify_of_ends(self, chunked: set[str]) -> None:
+        for table, count in self._counts.items():
+            name = spelled(table)
+            if name not in chunked:
+                status = "SUCCEEDED" if count else "EMPTY"
+                more = {"scanned_collection": name, "status": status}
+                self._output.notify(
+                    *(INITIAL, "TABLE_SCAN_COMPLETED", self._id, self._names),
+                    **more,
+                    total_rows_scanned=count,
+                )
+        self._output.notify(INITIAL, "COMPLETED", self._id)
 
 
 def marked(tables: Iterable[tuple[T, Iterable[R]]]) -> Iterator[tuple[T, R, str]]:
