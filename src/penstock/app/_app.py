@@ -167,15 +167,12 @@ class App(DatabaseFlow):
         Raises:
             PenstockError: what stopped it.
         """
-        from penstock.app.heartbeat import Heartbeat
         from penstock.app.watch import Watch
         from penstock.engine.runtime import open_store, run_pipeline
         from penstock.engine.savepoints import find_savepoint
         from penstock.engine.spark.session import session_for
 
-        limit_s = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
-        if not isinstance(limit_s, int | float | None) or isinstance(limit_s, bool):
-            raise FlowError(f"expected seconds as a number or a timedelta; found {seconds!r}")
+        limit_s = _limit_s(seconds)
         callbacks = {
             "on_start": on_start,
             "on_progress": on_progress,
@@ -185,21 +182,12 @@ class App(DatabaseFlow):
         }
         for what, function in callbacks.items():
             check_function(function, what)
-        if outputs not in {None, "all", "new"}:
-            raise FlowError(f"expected outputs as 'all', 'new' or None; found {outputs!r}")
-        if savepoint is not None and rebuild:
-            raise FlowError("expected savepoint=… or rebuild=True; found both. Choose one of them")
+        _check_beginning(savepoint, outputs, rebuild=rebuild)
         if savepoint is not None:
             find_savepoint(open_store(self.settings.state_uri), savepoint)  # before Spark starts
         graph = self.graph()
         self._stop.clear()
-        heart = self._heart = Heartbeat(
-            self.name,
-            self.directory,
-            topics=[source.topic for source in graph.sources],
-            command=self.command,
-            read=functools.partial(_read_offsets, self.settings.state_uri),
-        )
+        heart = self._heart = self._new_heart(graph)
         _make_directory(self.directory)
         where = self.settings
         with (
@@ -241,12 +229,23 @@ class App(DatabaseFlow):
             if running.error is not None:
                 raise running.error
 
+    def _new_heart(self, graph: Graph) -> Heartbeat:
+        from penstock.app.heartbeat import Heartbeat
+
+        return Heartbeat(
+            self.name,
+            self.directory,
+            topics=[source.topic for source in graph.sources],
+            command=self.command,
+            read=functools.partial(_read_offsets, self.settings.state_uri),
+        )
+
     def _by_size(self, records: Mapping[str, int]) -> Graph:
         return self.ordered(records)[0]
 
     @contextlib.contextmanager
     def _open_log(self) -> Iterator[str]:
-        """The log's address, while the log is to be had."""
+        """The log's address, while the log can be used."""
         from penstock.app.embedded import EmbeddedBroker, remember_log
 
         if self._log is not None:
@@ -276,6 +275,21 @@ class App(DatabaseFlow):
         """The command line of a program: the same as `penstock run` of its file."""
         # The command line stands above this module; the program that calls this asks for it.
         importlib.import_module("penstock.cli").program(self, arguments)
+
+
+def _limit_s(seconds: object) -> float | None:
+    limit_s = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
+    if not isinstance(limit_s, int | float | None) or isinstance(limit_s, bool):
+        raise FlowError(f"expected seconds as a number or a timedelta; found {seconds!r}")
+    return limit_s
+
+
+def _check_beginning(savepoint: str | None, outputs: object, *, rebuild: bool) -> None:
+    """Refuses what can't be asked of the beginning of a run."""
+    if outputs not in {None, "all", "new"}:
+        raise FlowError(f"expected outputs as 'all', 'new' or None; found {outputs!r}")
+    if savepoint is not None and rebuild:
+        raise FlowError("expected savepoint=… or rebuild=True; found both. Choose one of them")
 
 
 def _read_offsets(state: str) -> Mapping[str, Mapping[str, int]]:

@@ -43,7 +43,7 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 DEAD_LETTER_SUFFIX: Final = ".dead-letters"
-PAUSE_S: Final = 0.05  # where a host asks on after the end
+PAUSE_S: Final = 0.05  # between steps that a host asks for after the end
 
 
 class Watcher:
@@ -300,13 +300,7 @@ def find_upgrade(
     begun = None if number else store.plan(1)
     if not number and begun is None:
         return None
-    try:
-        check_name(store, graph.name)
-        base: Json | None = store.version(number) if number else None
-    except CorruptError:
-        if not anew:
-            raise
-        base = None
+    base = _newest(store, number, graph.name, anew=anew)
     target = lay_out(graph, log, base, cores=cores, shards=shards)
     if begun is not None:
         if begun["program"] == target.physical.digest(target.output_partitions):
@@ -319,22 +313,8 @@ def find_upgrade(
         unfit = unfit_states(base, target.physical, store.files)
         if same_program(base, target.physical, unfit=unfit):
             return None
-        if unfit:
-            names = ", ".join(target.physical.placed[one].name for one in sorted(unfit))
-            _log.warning(
-                "expected state in the form that this release keeps; found that of another release, of %s. "
-                "It is recomputed from the log",
-                names,
-            )
-    gone = base["views"].keys() - {view.name for view in graph.views}
-    if gone:
-        _log.warning(
-            "expected the views %s, which the previous program has; found a program without them. Their "
-            "state goes with the last version that has it; penstock savepoint create, before the switch, "
-            "keeps it",
-            ", ".join(sorted(gone)),
-        )
-    mend = functools.partial(_mended, graph, log) if anew else _as_it_is
+    _warn_of_lost(base, target.physical, unfit)
+    repair = functools.partial(_repaired, graph, log) if anew else _as_it_is
     limits = Limits(rows_max=rows_max)
     return Upgrade(
         target,
@@ -345,16 +325,46 @@ def find_upgrade(
         outputs=outputs,
         limits=limits,
         wall_us=wall_us,
-        mend=mend,
+        repair=repair,
         unfit=unfit,
     )
+
+
+def _newest(store: Store, number: int, name: str, *, anew: bool) -> Json | None:
+    """The newest version; None where there is none, or it can't be read and isn't needed."""
+    try:
+        check_name(store, name)
+        return store.version(number) if number else None
+    except CorruptError:
+        if not anew:
+            raise
+        return None
+
+
+def _warn_of_lost(base: Json, physical: Physical, unfit: frozenset[str]) -> None:
+    """Says which state and which views of the last version this program doesn't continue."""
+    if unfit:
+        names = ", ".join(physical.placed[one].name for one in sorted(unfit))
+        _log.warning(
+            "expected state in the form that this release keeps; found that of another release, of %s. "
+            "It is recomputed from the log",
+            names,
+        )
+    gone = base["views"].keys() - {view.name for view in physical.graph.views}
+    if gone:
+        _log.warning(
+            "expected the views %s, which the previous program has; found a program without them. Their "
+            "state goes with the last version that has it; penstock savepoint create, before the switch, "
+            "keeps it",
+            ", ".join(sorted(gone)),
+        )
 
 
 def _as_it_is(version: Json) -> Json:
     return version
 
 
-def _mended(graph: Graph, log: Log, version: Json) -> Json:
+def _repaired(graph: Graph, log: Log, version: Json) -> Json:
     """A version without what it has read of topics that were created again."""
     topics = [source.topic for source in graph.sources]
     ends, ids = log.end_offsets(topics), log.topic_ids(topics)

@@ -104,6 +104,90 @@ class How:
         host(app, self.hosting(**more))
 
 
+_OPTIONS: Final = (
+    click.option(
+        "--metrics",
+        metavar="HOST:PORT",
+        help="Serve /metrics for Prometheus and /health there (http), also beyond loopback.",
+    ),
+    click.option(
+        "--postgres",
+        metavar="HOST:PORT",
+        help="Serve the views there to PostgreSQL's clients, read only. Beyond loopback it needs a "
+        "password in PENSTOCK_POSTGRES_PASSWORD.",
+    ),
+    otel_option,
+    click.option(
+        "--registry",
+        metavar="HOST:PORT",
+        help="Serve the log's schema registry there, with Confluent's REST API. Beyond loopback it needs "
+        "a password in PENSTOCK_REGISTRY_PASSWORD.",
+    ),
+    click.option(
+        "--postgres-tls",
+        nargs=2,
+        metavar="CERT KEY",
+        help="Files (PEM) of a certificate and its key: PostgreSQL's clients must use TLS.",
+    ),
+    click.option(
+        "--log-format",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="json writes what happens as JSON lines on standard error, for a service's log.",
+    ),
+    click.option(
+        "--ingest",
+        multiple=True,
+        metavar="TOPIC=FILES",
+        help="Write the rows of these files, and of new ones, to a topic, each once: "
+        "clicks=data/*.jsonl.",
+    ),
+    click.option(
+        "--outputs",
+        type=click.Choice(["all", "new"]),
+        help="What topics get that the program did not write so far: all that the log gives, or what "
+        "is new. Default: all where a topic is empty.",
+    ),
+    click.option(
+        "--shards",
+        type=click.IntRange(1, SHARDS_MAX),
+        help="Number of parts of exchanged state. Default: unchanged; at first one for each core.",
+    ),
+    click.option(
+        "--from",
+        "savepoint",
+        metavar="NAME",
+        help="Return to this savepoint first (penstock savepoint list).",
+    ),
+    click.option(
+        "--rebuild",
+        is_flag=True,
+        help="Recompute all state from the log; topics receive nothing twice.",
+    ),
+    click.option(
+        "--listen",
+        metavar="HOST:PORT",
+        help="Where the embedded broker listens, on loopback. Default: its last address, at "
+        "first a free port.",
+    ),
+    click.option(
+        "--port",
+        type=click.IntRange(1, 65535),
+        help="The page's port. Default: 8750, or the next free one.",
+    ),
+    click.option(
+        "--ui/--no-ui", default=True, show_default=True, help="Serve the live page on loopback."
+    ),
+    click.option(
+        "--seconds",
+        type=click.FloatRange(min=0, min_open=True),
+        help="End after this many seconds and print the views.",
+    ),
+)
+"""The last one comes first in the help."""
+
+
 def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options of everything that runs a pipeline; the command gets them as `how`."""
 
@@ -113,87 +197,7 @@ def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*args, how=how, **given)
 
     found: Callable[..., Any] = command
-    for option in (
-        click.option(
-            "--metrics",
-            metavar="HOST:PORT",
-            help="Serve /metrics for Prometheus and /health there (http), also beyond loopback.",
-        ),
-        click.option(
-            "--postgres",
-            metavar="HOST:PORT",
-            help="Serve the views there to PostgreSQL's clients, read only. Beyond loopback it needs a "
-            "password in PENSTOCK_POSTGRES_PASSWORD.",
-        ),
-        otel_option,
-        click.option(
-            "--registry",
-            metavar="HOST:PORT",
-            help="Serve the log's schema registry there, with Confluent's REST API. Beyond loopback it needs "
-            "a password in PENSTOCK_REGISTRY_PASSWORD.",
-        ),
-        click.option(
-            "--postgres-tls",
-            nargs=2,
-            metavar="CERT KEY",
-            help="Files (PEM) of a certificate and its key: PostgreSQL's clients must use TLS.",
-        ),
-        click.option(
-            "--log-format",
-            type=click.Choice(["text", "json"]),
-            default="text",
-            show_default=True,
-            help="json writes what happens as JSON lines on standard error, for a service's log.",
-        ),
-        click.option(
-            "--ingest",
-            multiple=True,
-            metavar="TOPIC=FILES",
-            help="Write the rows of these files, and of new ones, to a topic, each once: "
-            "clicks=data/*.jsonl.",
-        ),
-        click.option(
-            "--outputs",
-            type=click.Choice(["all", "new"]),
-            help="What topics get that the program did not write so far: all that the log gives, or what "
-            "is new. Default: all where a topic is empty.",
-        ),
-        click.option(
-            "--shards",
-            type=click.IntRange(1, SHARDS_MAX),
-            help="Number of parts of exchanged state. Default: unchanged; at first one for each core.",
-        ),
-        click.option(
-            "--from",
-            "savepoint",
-            metavar="NAME",
-            help="Return to this savepoint first (penstock savepoint list).",
-        ),
-        click.option(
-            "--rebuild",
-            is_flag=True,
-            help="Recompute all state from the log; topics receive nothing twice.",
-        ),
-        click.option(
-            "--listen",
-            metavar="HOST:PORT",
-            help="Where the embedded broker listens, on loopback. Default: its last address, at "
-            "first a free port.",
-        ),
-        click.option(
-            "--port",
-            type=click.IntRange(1, 65535),
-            help="The page's port. Default: 8750, or the next free one.",
-        ),
-        click.option(
-            "--ui/--no-ui", default=True, show_default=True, help="Serve the live page on loopback."
-        ),
-        click.option(
-            "--seconds",
-            type=click.FloatRange(min=0, min_open=True),
-            help="End after this many seconds and print the views.",
-        ),
-    ):
+    for option in _OPTIONS:
         found = option(found)
     return found
 

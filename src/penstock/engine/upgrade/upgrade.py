@@ -68,7 +68,7 @@ Outputs: TypeAlias = Literal["all", "new"]
 where a topic is empty, else what is new."""
 
 CLOSE_ROWS: Final = 200_000  # left to read when the switch begins: less than a second's work
-PAUSE_S: Final = 0.05  # where a host asks on after the end
+PAUSE_S: Final = 0.05  # between steps that a host asks for after the end
 ROUNDS_MAX: Final = 20  # that the backfill follows an earlier version that runs ahead of it
 
 
@@ -101,7 +101,7 @@ class Upgrade:
         outputs: what topics get that the program didn't write so far.
         limits: of a batch.
         wall_us: the clock.
-        mend: makes of a version what can be continued from.
+        repair: turns a version into one that can be continued from.
         unfit: operators whose state has another form than they have now.
     """
 
@@ -116,14 +116,14 @@ class Upgrade:
         outputs: Outputs | None = None,
         limits: Limits | None = None,
         wall_us: Callable[[], int] | None = None,
-        mend: Callable[[Json], Json] = lambda version: version,
+        repair: Callable[[Json], Json] = lambda version: version,
         unfit: frozenset[str] = frozenset(),
     ) -> None:
         self.target, self.store, self.log = target, store, log
         self.done = False
         self._is_anew = anew
-        self._mend = mend
-        base = self._base = mend(base)
+        self._repair = repair
+        base = self._base = repair(base)
         self._change = change_of(base, target.physical, anew=anew, unfit=unfit)
         self._unfit = unfit
         self._recut: tuple[int, Json] = (-1, {})  # the base's number; states cut again
@@ -349,7 +349,7 @@ class Upgrade:
         number = self.store.newest_version()
         if number == self._base["version"]:
             return self._base
-        return self._mend(self.store.version(number))
+        return self._repair(self.store.version(number))
 
     def _fix_base(self) -> None:
         """Takes the pipeline over; from now on the last version is the base."""
