@@ -197,7 +197,6 @@ class ShareMember:
         self.group = group
         self.topic = topic
         self.id = str(uuid.uuid4())
-        self.lock_s = 30.0
         self._client = ShareClient(bootstrap, **settings)
         self._cluster = self._client._cluster  # noqa: SLF001 - the same package's
         self._heart = _Heart(ShareClient(bootstrap, **settings), group, self.id, topic)
@@ -288,7 +287,6 @@ class ShareMember:
         }
         answer = self._call(session, FETCH, fields, wait_s + ANSWER_SLACK_S)
         session.partitions = set(partitions)
-        self.lock_s = answer["acquisition_lock_timeout"] / 1000
         return [
             delivery
             for topic in answer["responses"]

@@ -113,11 +113,6 @@ class PartitionReader:
         """Segments that recovery set aside, as they don't follow on the log."""
         return set_aside_in(self._files, self.directory, LOST)
 
-    def remove_lost(self) -> None:
-        """Deletes the segments that were set aside."""
-        for path in self.lost_files():
-            self._files.delete(path)
-
     @property
     def size(self) -> int:
         """Bytes in the log's local segments."""

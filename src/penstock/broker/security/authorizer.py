@@ -56,7 +56,6 @@ class Authorizer:
         self.acls = AclSet(super_users, allow_if_none=allow_if_none)
         #: Grows with each change, so that remembered answers can be checked for validity.
         self.generation = 0
-        self.denials = 0
         self._load()
 
     @property
@@ -92,7 +91,6 @@ class Authorizer:
             caller.principal, caller.client_host, operation, resource_type, name
         )
         if not is_allowed:
-            self.denials += 1
             _log.debug(
                 "%s from %s may not %s %s %r",
                 caller.principal,

@@ -38,8 +38,6 @@ UInt64s: TypeAlias = npt.NDArray[np.uint64]
 Int: TypeAlias = Any
 Word: TypeAlias = Any
 
-SKIP: Final = 1
-"""In `skip`: the batch's records are not to be looked at."""
 ATTRIBUTES, REST, END, TIME_DELTA, KEEP = range(5)
 """Columns of the table of records: where the record's attributes stand, where what follows its time
 delta begins, where it ends, its time delta, and whether it is kept."""
@@ -175,6 +173,8 @@ def put(
 ) -> tuple[Int, Int]:
     """Notes the last offset of each key in the batches, as long as the map has room.
 
+    Batches whose `skip` isn't 0 are not looked at.
+
     Returns:
         (batches taken in: fewer than there are if the map is full; slots used).
     """
@@ -225,6 +225,7 @@ def judge(
 ) -> None:
     """Decides which records of the batches are kept: the last one of each key.
 
+    Batches whose `skip` isn't 0 are not looked at.
     `keeps_tombstones` says for each batch whether its null values are still within their grace time.
     Records from `mapped_upto` on are not in the map, and kept. `records` receives a row for each
     record that the looked-at batches claim, `found` one for each batch.
