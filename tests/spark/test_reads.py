@@ -13,6 +13,7 @@ import orjson
 import pyarrow as pa
 import pytest
 from tests.serve.committing import clicks, commit
+from tests.spark import every_type
 
 import penstock as ps
 from penstock.broker import BrokerProcess
@@ -111,6 +112,36 @@ def test_filters_mean_what_they_mean_to_spark(
     assert rows_of(found) == rows_of(table.where(condition))
     plan = found._jdf.queryExecution().executedPlan().toString()
     assert (" Filter " not in plan) == taken, plan
+
+
+def test_every_type_is_read_and_filtered(session: Any, tmp_path: Path) -> None:
+    """Rows are those of the view; filters on them choose as Spark does of all."""
+    shop = commit(every_type.start(), tmp_path / "types.penstock")
+    frame = view(session, shop, "every")
+    assert repr(rows_of(frame)) == repr(sorted_rows(Views(shop).table("every")))  # of NaN, too
+    every = frame.cache()
+    assert every.count() == 11
+    conditions = [
+        "d = 1.0006",
+        "d > -1.5 AND d IN (1.0006, 4.0009)",
+        "day >= DATE'2003-03-04' AND day < '2008-01-01'",
+        "tm > TIME'03:00:00' AND tm <> TIME'05:05:01.5'",
+        "at > TIMESTAMP'2026-10-25 01:15:00Z'",
+        "bin = X'00010203'",
+        "u >= X'00112233445566778899aabbccddee04'",
+        "u > X'0011'",
+        "iv > INTERVAL '40' DAY",
+        "NOT b",
+        "x > 0.5 AND s >= 'a'",
+        "st.a > 2 AND size(items) = 2",
+    ]
+    found = [
+        sorted(row.id for row in view(session, shop, "every").where(one).collect())
+        for one in conditions
+    ]
+    assert found == [sorted(row.id for row in every.where(one).collect()) for one in conditions]
+    assert all(0 < len(ids) < 11 for ids in found)
+    every.unpersist()
 
 
 def test_windows_before_those_asked_for_are_not_read() -> None:

@@ -9,8 +9,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import orjson
 import pyarrow as pa
@@ -22,6 +24,7 @@ from penstock.broker import BrokerProcess
 from penstock.client import Client, Reader, TransactionalProducer
 from penstock.errors import LimitError, UserError
 from penstock.spark import _sink
+from penstock.spark._arrow import for_spark
 from penstock.spark._options import Options
 from penstock.wire.columns import Records
 
@@ -65,8 +68,6 @@ def stored(address: str, topic: str) -> list[Any]:
 def sink(
     address: str, topic: str, rows: pa.Table, kind: Any = _sink.StreamSink, **options: Any
 ) -> Any:
-    from penstock.spark._arrow import for_spark
-
     given = Options.of({"log": address, "topic": topic, **options}, "/")
     return kind(given, for_spark(rows.schema))
 
@@ -146,6 +147,40 @@ def test_records_are_those_of_the_columns(broker: BrokerProcess, topic: str, que
     assert (first, zero.keys().to_pylist(), zero.values().to_pylist()) == (0, [None], [b'"two"'])
     assert (second, one.keys().to_pylist(), one.values().to_pylist()) == (1, [b"a"], [b'"one"'])
     assert one.timestamp_ms.tolist() == [1_767_225_600_123]
+
+
+def test_keys_are_those_that_pipelines_expect(
+    broker: BrokerProcess, topic: str, query: str
+) -> None:
+    """Bytes too, and instants in UTC wherever the session is."""
+    at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=ZoneInfo("Europe/Berlin"))
+    for values, expected in (
+        (pa.array([b"\xff\x00"]), b"/wA="),
+        (pa.array([at], pa.timestamp("us", "Europe/Berlin")), b"2026-01-02 02:04:05.000000Z"),
+        (pa.array([float("inf")]), b"Infinity"),
+        (pa.array([timedelta(days=1)], pa.duration("us")), b"P1D"),
+    ):
+        rows = pa.table({"k": values, "n": [1]})
+        maker = _sink._Maker.of(
+            Options.of({"topic": topic, "key": "k"}, "/"), for_spark(rows.schema)
+        )
+        [records] = maker.records(rows.to_batches())
+        assert records.column("key").to_pylist() == [expected]
+    with pytest.raises(UserError, match="a key that isn't nested; found 'k' as array<bigint>"):
+        sink(broker.address, topic, pa.table({"k": [[1]]}), key="k")
+
+
+def test_partitions_that_there_are_not_are_refused(
+    broker: BrokerProcess, topic: str, query: str
+) -> None:
+    """Those below nothing as well."""
+    for named in (-1, 2):
+        rows = pa.table({"value": ["x"], "partition": pa.array([named], pa.int32())})
+        writer = sink(broker.address, topic, rows)
+        made = [writer.write(iter(rows.to_batches()))]
+        with pytest.raises(UserError, match=f"from 0 to 1; found {named}"):
+            writer.commit(made, 0)
+    assert stored(broker.address, topic) == []
 
 
 def test_a_write_is_all_or_nothing(broker: BrokerProcess, topic: str) -> None:

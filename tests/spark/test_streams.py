@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.serve.committing import commit
+from tests.spark import every_type
 
 import penstock as ps
 from penstock.broker import BrokerProcess
@@ -109,6 +110,33 @@ def test_changes_add_up_to_the_view(tmp_path: Path, view: str) -> None:
         assert len(list((directory / "state" / "pins" / offset["stream"]).iterdir())) == 1
         shutil.rmtree(directory / "state" / "runs")  # a later version writes what it needs
     assert any(row["_change_type"] == "delete" for row in seen)
+
+
+def test_changes_have_every_type(tmp_path: Path) -> None:
+    """Intervals within others, too; a row that changes is taken back as it was."""
+    run, directory = every_type.start(), tmp_path / "types.penstock"
+    commit(run, directory)
+    stream = stream_of(directory, "every")
+    start = stream.initialOffset()
+    first = stream.latestOffset(start, streaming.ReadAllAvailable())
+    seen = read(stream, start, first)
+    before = Views(directory).table("every").to_pylist()
+    every_type.send(run, 4, d="7.5", parts=[{"iv": "PT0.000001S"}])
+    commit(run, directory)
+    changes = read(stream, first, stream.latestOffset(first, streaming.ReadAllAvailable()))
+    after = Views(directory).table("every").to_pylist()
+
+    def told(rows: list[Any]) -> list[str]:
+        kept = [{name: row[name] for name in row if not name.startswith("_")} for row in rows]
+        return sorted(map(repr, kept))
+
+    assert told(seen) == told(before)
+    assert told([one for one in changes if one["_change_type"] == "delete"]) == told(
+        [one for one in before if one["id"] == 4]
+    )
+    assert told([one for one in changes if one["_change_type"] == "insert"]) == told(
+        [one for one in after if one["id"] == 4]
+    )
 
 
 def test_a_stream_of_spark_goes_on_where_it_was(session: Any, tmp_path: Path) -> None:

@@ -27,7 +27,8 @@ def register(session: SparkSession) -> None:
     """Lets a session read and write `format("penstock")`.
 
     It also switches on `spark.sql.python.filterPushdown.enabled`, which Spark asks of sources
-    written in Python that take filters. Relative paths in options are relative to the working
+    written in Python that take filters, and `spark.sql.timeType.enabled`, without which views with
+    TIME columns can't be read. Relative paths in options are relative to the working
     directory of this call. Penstock must be installed where the session's tasks run.
 
     Args:
@@ -40,6 +41,7 @@ def register(session: SparkSession) -> None:
 
     try:
         session.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+        session.conf.set("spark.sql.timeType.enabled", "true")
         session.dataSource.register(source_at(str(Path.cwd())))
     except AttributeError as error:
         raise SetupError(

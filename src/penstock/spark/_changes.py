@@ -153,17 +153,33 @@ def change_schema(options: Options) -> pa.Schema:
 def difference(before: pa.Table, after: pa.Table) -> pa.Table:
     """The rows that went and those that came, as often as they did, with a column `_change_type`."""
     con = connection()
-    con.register("a", before)
-    con.register("b", after)
+    con.register("a", _compared(before))
+    con.register("b", _compared(after))
     try:
         found: pa.Table = con.sql(
             f"SELECT *, 'delete' AS {CHANGE} FROM (SELECT * FROM a EXCEPT ALL SELECT * FROM b) "
             f"UNION ALL SELECT *, 'insert' FROM (SELECT * FROM b EXCEPT ALL SELECT * FROM a)"
         ).to_arrow_table()
-        return found
     finally:
         con.unregister("a")
         con.unregister("b")
+    fields: list[Any] = [*after.schema]
+    return found.cast(pa.schema([*fields, pa.field(CHANGE, pa.string())]))
+
+
+def _compared(rows: pa.Table) -> pa.Table:
+    """Rows as DuckDB compares them: intervals as numbers, as it would give them back in another type."""
+    return rows.cast(pa.schema([pa.field(one.name, _plain(one.type)) for one in rows.schema]))
+
+
+def _plain(type_: Any) -> pa.DataType:
+    if pa.types.is_list(type_):
+        return pa.list_(_plain(type_.value_type))
+    if pa.types.is_map(type_):
+        return pa.map_(_plain(type_.key_type), _plain(type_.item_type))
+    if pa.types.is_struct(type_):
+        return pa.struct([pa.field(one.name, _plain(one.type)) for one in type_])
+    return pa.int64() if pa.types.is_duration(type_) else type_
 
 
 def _rows(pin: Pin) -> pa.Table:

@@ -29,6 +29,7 @@ from pyspark.sql.datasource import (
 
 from penstock.client import Client, TransactionalProducer
 from penstock.client.groups import GroupAdmin
+from penstock.core.keymatch import key_texts
 from penstock.core.partitioner import murmur2_partitions
 from penstock.errors import LimitError, UserError
 from penstock.formats.json import encode_rows
@@ -117,6 +118,9 @@ class _Maker:
         missing = [one for one in keys if one not in names]
         if missing:
             raise UserError(f"expected a key among {', '.join(names)}; found {missing[0]!r}")
+        kind = schema[keys[0]].dataType.simpleString() if len(keys) == 1 else ""
+        if kind.startswith(("array<", "map<", "struct<", "variant")):
+            raise UserError(f"expected a key that isn't nested; found {keys[0]!r} as {kind}")
         return _Maker(names, keys)
 
     def records(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -144,7 +148,7 @@ class _Maker:
         values: Any = encode_rows(rows)
         keys: Any = pa.nulls(len(rows), pa.large_binary())
         if len(self.keys) == 1:
-            keys = rows.column(self.keys[0]).cast(pa.string()).cast(pa.binary())
+            keys = key_texts(rows.column(self.keys[0])).cast(pa.binary())
         elif self.keys:
             keys = encode_rows(rows, columns=self.keys).cast(pa.binary())
         columns = [
@@ -298,11 +302,12 @@ def _send(
         times = rows.column(2).fill_null(now_ms).to_numpy()
         of = murmur2_partitions(keys, partitions)
         of = np.where(of < 0, turn % partitions, of)
-        named = rows.column(3).fill_null(-1).to_numpy()
-        of = np.where(named < 0, of, named)
-        if len(of) and of.max() >= partitions:
+        is_named = rows.column(3).is_valid().to_numpy(zero_copy_only=False)
+        of = np.where(is_named, rows.column(3).fill_null(0).to_numpy(), of)
+        wrong = of[(of < 0) | (of >= partitions)]
+        if len(wrong):
             raise UserError(
-                f"expected partitions of {topic!r} from 0 to {partitions - 1}; found {of.max()}"
+                f"expected partitions of {topic!r} from 0 to {partitions - 1}; found {wrong[0]}"
             )
         bare = keys.null_count == len(keys)
         for partition in np.unique(of).tolist():
