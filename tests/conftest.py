@@ -6,9 +6,12 @@ import os
 import random
 import sys
 import zlib
+from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.doctest import DoctestModule
 from hypothesis import HealthCheck, settings
 from tests.effort import QUICK, examples
 
@@ -67,6 +70,25 @@ if LoadFileScheduling is not None:
         if config.getoption("dist") == "loadfile":
             return _SharedFolders(config, log)
         return None
+
+
+class _Examples:
+    """Collects docstrings' examples only from modules that have some: to look for them imports a module.
+
+    A plugin, as a folder's conftest is not asked about files elsewhere (`src`).
+    """
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collect_file(self, file_path: Path) -> Generator[None, Any, Any]:
+        found = yield
+        if file_path.suffix == ".py" and b">>>" not in file_path.read_bytes():
+            return [one for one in found if not isinstance(one, DoctestModule)]
+        return found
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """See `_Examples`."""
+    config.pluginmanager.register(_Examples())
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

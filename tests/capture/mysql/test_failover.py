@@ -135,6 +135,7 @@ def test_a_capture_goes_on_at_the_server_that_takes_over(pair) -> None:
     assert keys == [1, 2, 1, *(k for i in range(3, 9) for k in (i, 1, 2))]
 
 
+@pytest.mark.slow
 def test_a_server_that_lacks_what_was_captured_is_refused(pair) -> None:
     """Where one that had fallen behind takes over, changes of the first one were lost."""
     source = pair.source
@@ -154,6 +155,7 @@ def test_a_server_that_lacks_what_was_captured_is_refused(pair) -> None:
     assert [key for key, _ in source.records(source.topic("t"))] == [{"id": 1}]
 
 
+@pytest.mark.slow
 def test_a_state_without_gtids_gets_them(pair) -> None:
     """A former release has stored the place alone: it is gone on with, and a failover follows."""
     source = pair.source
@@ -174,6 +176,7 @@ def test_a_state_without_gtids_gets_them(pair) -> None:
     assert [key["id"] for key, _ in source.records(source.topic("t"))] == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_server_that_lacks_a_domain_is_refused_before_anything_is_stored(pair) -> None:
     """It would send the domain's groups from the beginning, also those that it gets later."""
     source = pair.source
@@ -200,6 +203,7 @@ def test_a_server_that_lacks_a_domain_is_refused_before_anything_is_stored(pair)
     )
 
 
+@pytest.mark.slow
 def test_numbers_of_a_domain_may_go_back_at_the_same_server(pair) -> None:
     """There the place says where to go on, and not the GTIDs."""
     source = pair.source
@@ -216,6 +220,7 @@ def test_numbers_of_a_domain_may_go_back_at_the_same_server(pair) -> None:
     assert [key["id"] for key, _ in source.records(source.topic("t"))] == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_a_capture_that_begins_without_gtids_gets_them(pair) -> None:
     """A log without a group has no GTIDs, which is known; without one, no other server is gone on at."""
     source = pair.source
@@ -233,6 +238,7 @@ def test_a_capture_that_begins_without_gtids_gets_them(pair) -> None:
     assert state_of(source).details["gtids"] == "0-7-1"
 
 
+@pytest.mark.slow
 def test_what_a_snapshot_begins_anew_has_the_gtids_of_its_place(pair) -> None:
     """Where all tables of a capture are replaced, changes that the new snapshot has aren't captured again."""
     source = pair.source
@@ -248,6 +254,7 @@ def test_what_a_snapshot_begins_anew_has_the_gtids_of_its_place(pair) -> None:
     assert [key["id"] for key, _ in source.records(source.topic("u"))] == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_groups_captured_before_a_failover_are_not_captured_again_after_a_restart(pair) -> None:
     """Domains are in another order at the new server: its place alone doesn't say what is behind it."""
     source = pair.source
@@ -286,6 +293,7 @@ def test_a_connection_to_another_server_is_not_used(pair) -> None:
         server.close()
 
 
+@pytest.mark.slow
 def test_a_query_is_not_cancelled_at_another_server(pair) -> None:
     """There a stranger's connection may have the number."""
     other = pair._follower

@@ -160,7 +160,8 @@ def test_a_capture_goes_on_at_the_standby_that_is_promoted(log) -> None:
         assert status(source.name, source.log, url=source.url).slot == "reserved"
 
 
-@pytest.mark.parametrize("version", [18, pytest.param(16, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("version", [18, 16])
 def test_a_slot_that_the_standby_has_not_is_an_error(log, version) -> None:
     """Older servers have no failover slots, and others need a setting; the changes between are unknown."""
     with pair_of(log, version, waits=False, takes=False) as pair:
@@ -176,6 +177,7 @@ def test_a_slot_that_the_standby_has_not_is_an_error(log, version) -> None:
         assert keys(pair) == [1]
 
 
+@pytest.mark.slow
 def test_a_standby_that_lacks_what_was_captured_is_refused(log) -> None:
     """Its positions are the same numbers: its own changes up to there would be passed over."""
     with pair_of(log, waits=False) as pair:
@@ -203,6 +205,7 @@ def test_a_standby_that_lacks_what_was_captured_is_refused(log) -> None:
         assert pair.state.position == captured
 
 
+@pytest.mark.slow
 def test_an_older_copy_of_a_server_is_refused(log) -> None:
     """It has the same timeline, and less of it than was captured."""
     with postgres() as server:

@@ -23,7 +23,7 @@ from penstock.capture._mysql import _chunks, _database
 from penstock.capture._mysql._binlog import Places
 
 KILLS = rounds("PENSTOCK_CAPTURE_KILLS", quick=3, full=8)
-SEEDS = rounds("PENSTOCK_CHUNK_SEEDS", quick=2, full=5)
+SEEDS = rounds("PENSTOCK_CHUNK_SEEDS", quick=1, full=5)
 PROGRAM = """
 import sys
 from penstock.capture import Capture, _output
