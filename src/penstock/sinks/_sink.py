@@ -13,7 +13,7 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -36,12 +36,16 @@ from penstock.formats.registered import (
 from penstock.sinks._breaker import Breaker, Circuit
 from penstock.sinks._letters import Letters
 from penstock.sinks._report import GROUP_PREFIX, control_topic, letters_topic, report
-from penstock.sinks._targets.contract import Batch, RefusedError, Rows, Target
+from penstock.sinks._targets.contract import Batch, RefusedError, Rows, Sorting, Target
 from penstock.wire.columns import Records
 
 __all__ = ["Followed", "Sink"]
 
 
+SORTED_MAX: Final = 1_000
+"""Changes among which the target finds those that it refuses in one transaction, where it can do so. Of more,
+the halves are transactions: mostly few are refused, and locks aren't held for long.
+"""
 STEP_OFFSETS: Final = 50_000
 """Records of a transaction of the target, at most; less where a sink's `batch_records` says so."""
 CHUNK_BYTES: Final = 4 << 20
@@ -462,7 +466,11 @@ class Sink:
         try:
             self._target.write(batch, {partition: offset})
         except RefusedError as error:
-            if some.stop - some.start > 1:
+            count = some.stop - some.start
+            if count <= SORTED_MAX and isinstance(self._target, Sorting):
+                self._put_rest(self._target, records, changes, some, partition, offset)
+                return
+            if count > 1:
                 middle = (some.start + some.stop) // 2
                 behind = int(records.offset[changes.rows[middle]])
                 first, second = slice(some.start, middle), slice(middle, some.stop)
@@ -475,6 +483,31 @@ class Sink:
             self.done.upserts += len(batch.upserts)
             self.done.deletes += len(batch.deletes)
 
+    def _put_rest(
+        self,
+        target: Sorting,
+        records: Records,
+        changes: Changes,
+        some: slice,
+        partition: int,
+        offset: int,
+    ) -> None:
+        """Writes those of some changes that the target takes, in one transaction; see `_put`."""
+        rows, first = changes.rows[some], some.start
+
+        def batch(part: slice) -> Batch:
+            inner = slice(first + part.start, first + part.stop)
+            return self._batch(records, changes, inner, partition)
+
+        def bury(reasons: Sequence[str | None]) -> None:
+            refused = [i for i, reason in enumerate(reasons) if reason is not None]
+            if refused:
+                self._bury(records, rows[refused], [str(reasons[i]) for i in refused], partition)
+
+        for one in target.write_rest(len(rows), batch, {partition: offset}, bury):
+            self.done.upserts += len(one.upserts)
+            self.done.deletes += len(one.deletes)
+
     def _batch(self, records: Records, changes: Changes, some: slice, partition: int) -> Batch:
         """Of each key the last change."""
         keys, deleted = list(self._rows.key), changes.deleted[some]
@@ -484,6 +517,10 @@ class Sink:
             kept, none = np.flatnonzero(~deleted), np.zeros(0, np.int64)
             appended = columns.take(kept)
             return Batch(appended, columns.slice(0, 0).select([]), at[kept], none, partition)
+        if len(columns) == 1:
+            gone = int(deleted[0])
+            kept_row, gone_key = columns.slice(0, 1 - gone), columns.select(keys).slice(0, gone)
+            return Batch(kept_row, gone_key, at[: 1 - gone], at[:gone], partition)
         numbers = pa.array(np.arange(len(columns)))
         table = pa.Table.from_batches([columns.select(keys)]).append_column("$at", numbers)
         last = np.sort(

@@ -10,6 +10,7 @@ from penstock.client import Client, Reader
 from penstock.client.letters.dead_letters import DeadLetters, Where
 from penstock.client.topic_admin import TopicAdmin
 from penstock.sinks import Sink, pause, resume, sqlite
+from penstock.sinks._letters import Letters
 
 SCHEMA = "id BIGINT NOT NULL, name STRING"
 TRIGGERS = {
@@ -59,6 +60,26 @@ def test_rows_that_break_a_deferred_constraint_are_dead_letters(place, topic) ->
     topic.send({"id": 2, "boss": 4}, {"id": 4, "boss": 2}, {"id": 6, "boss": 77}, {"id": 8})
     assert follow(place, topic, SCHEMA + ", boss BIGINT").dead == 1
     assert place.rows("SELECT id, boss FROM users ORDER BY id") == [(2, 4), (4, 2), (8, None)]
+
+
+@pytest.mark.parametrize("place", ["postgres", "mysql", "sqlite"], indirect=True)
+def test_many_rows_that_are_refused_take_few_transactions(place, topic, monkeypatch) -> None:
+    """Of the database and of the log: each of them takes as long as hundreds of rows."""
+    place.execute(
+        "CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(9), CHECK (name <> 'bad'))"
+    )
+    bad = [{"id": 2 * i, "name": "good" if i % 50 == 0 else "bad"} for i in range(300)]
+    topic.send(*bad)
+    target = place.make(table="users")
+    statements, execute, sent, send = [], target.execute, [], Letters.send
+    target.execute = lambda *told: (statements.append(told[0]), execute(*told))[1]
+    monkeypatch.setattr(Letters, "send", lambda *told: (sent.append(told), send(*told))[1])
+    sink = Sink(target, topic.name, "id BIGINT NOT NULL, name STRING", key="id", log=topic.log)
+    done = sink.run(until=lambda done: done.lag == 0)
+    assert (done.upserts, done.dead) == (6, 294)
+    assert statements.count("COMMIT") + len(sent) < 10
+    assert all(reason for *_, reasons, _ in sent for reason in reasons)
+    assert place.rows("SELECT count(*) FROM users WHERE name = 'good'") == [(6,)]
 
 
 @pytest.mark.parametrize("place", ["postgres", "mysql", "sqlite"], indirect=True)

@@ -24,9 +24,9 @@ Contract of a `Switchable`, a target that is rebuilt next to the live one:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -39,8 +39,10 @@ __all__ = [
     "NEW",
     "OLD",
     "Batch",
+    "Bury",
     "RefusedError",
     "Rows",
+    "Sorting",
     "Switchable",
     "Target",
     "changed",
@@ -120,6 +122,33 @@ class Target(Protocol):
 
     def close(self) -> None:
         """Ends connections; it may be opened again."""
+
+
+Bury: TypeAlias = Callable[[Sequence[str | None]], None]
+"""Puts aside what was refused: for each change the reason, or None."""
+
+
+@runtime_checkable
+class Sorting(Protocol):
+    """A target that finds the changes that it refuses within one transaction."""
+
+    def write_rest(
+        self,
+        count: int,
+        batch: Callable[[slice], Batch],
+        offsets: Mapping[int, int],
+        bury: Bury,
+    ) -> list[Batch]:
+        """Makes the changes that it takes and the offsets true together; finds the others by halving.
+
+        Args:
+            count: of changes, which it has refused as a whole.
+            batch: what some of them come to.
+            offsets: behind all of them.
+            bury: called before that is true.
+
+        Returns: what was written.
+        """
 
 
 @runtime_checkable

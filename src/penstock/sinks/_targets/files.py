@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from penstock.core.schema import INTERVAL, TIME_OF_DAY, TIMESTAMP, UUID, type_text
-from penstock.sinks._targets.sql import SqlTarget, quoted
+from penstock.sinks._targets.sql import SqlTarget, WithSavepoints, quoted
 from penstock.sinks._targets.texts import json_values
 
 __all__ = ["DuckTarget", "SqliteTarget", "duckdb", "sqlite"]
@@ -48,7 +48,7 @@ def duckdb(path: str | Path, *, table: str, create: bool = True) -> DuckTarget:
     return DuckTarget(path, table, create=create)
 
 
-class SqliteTarget(SqlTarget):
+class SqliteTarget(WithSavepoints):
     """See `sqlite`."""
 
     def __init__(self, path: str | Path, table: str, *, create: bool) -> None:

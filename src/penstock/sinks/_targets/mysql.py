@@ -25,7 +25,7 @@ from penstock.core.databases import described, mysql_parameters, pymysql_module,
 from penstock.core.schema import INTERVAL, TIME_OF_DAY, TIMESTAMP, UUID
 from penstock.errors import SetupError, UserError
 from penstock.sinks._targets.contract import NEW, OLD, Rows
-from penstock.sinks._targets.sql import APART, HUNG_S, STATE_TABLE, SWITCHED, SqlTarget, quoted
+from penstock.sinks._targets.sql import APART, HUNG_S, STATE_TABLE, SWITCHED, WithSavepoints, quoted
 from penstock.sinks._targets.texts import json_values
 
 __all__ = ["MysqlTarget", "mysql"]
@@ -97,7 +97,7 @@ def mysql(url: str, *, table: str, create: bool = True) -> MysqlTarget:
     return MysqlTarget(url, table, create=create)
 
 
-class MysqlTarget(SqlTarget):
+class MysqlTarget(WithSavepoints):
     """See `mysql`."""
 
     placeholder = "%s"

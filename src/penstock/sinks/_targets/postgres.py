@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import pyarrow as pa
@@ -14,8 +15,8 @@ from pyarrow import csv
 from penstock.core.databases import described, keepalives, psycopg_module, tls_error
 from penstock.core.schema import INTERVAL, TIME_OF_DAY, TIMESTAMP, UUID
 from penstock.errors import SetupError, UserError
-from penstock.sinks._targets.contract import Batch, Rows
-from penstock.sinks._targets.sql import HUNG_S, STATE_TABLE, SqlTarget, quoted
+from penstock.sinks._targets.contract import Rows
+from penstock.sinks._targets.sql import HUNG_S, STATE_TABLE, WithSavepoints, quoted
 from penstock.sinks._targets.texts import json_values
 
 __all__ = ["PostgresTarget", "postgres"]
@@ -55,7 +56,7 @@ def postgres(url: str, *, table: str, create: bool = True) -> PostgresTarget:
     return PostgresTarget(url, table, create=create)
 
 
-class PostgresTarget(SqlTarget):
+class PostgresTarget(WithSavepoints):
     """See `postgres`."""
 
     placeholder = "%s"
@@ -143,19 +144,29 @@ class PostgresTarget(SqlTarget):
                 f"it as a role that may, and grant SELECT, INSERT, UPDATE, DELETE on it: {statement}"
             ) from None
 
-    def write(self, batch: Batch, offsets: Mapping[int, int]) -> None:
-        """Makes changes and offsets true together.
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """A transaction of the sink's owner.
 
         Raises:
             SetupError: the role may not write the table.
         """
         try:
-            super().write(batch, offsets)
+            with super()._transaction():
+                yield
         except self._psycopg.errors.InsufficientPrivilege as error:
             raise SetupError(
                 f"expected to write {self.name}; found: {_first_line(error)}. Grant SELECT, INSERT, UPDATE, "
                 f"DELETE on {self.table} and {STATE_TABLE} to the role"
             ) from None
+
+    def _check_deferred(self) -> None:
+        self.execute("SET CONSTRAINTS ALL IMMEDIATE")
+
+    def _part_done(self) -> None:
+        self.execute("SET CONSTRAINTS ALL DEFERRED")
+        for staged in self._staged.values():
+            self.execute(f"DELETE FROM {staged}")
 
     def columns(self) -> list[str]:
         """The table's columns, without those that the database computes."""

@@ -6,7 +6,7 @@ import abc
 import contextlib
 import copy
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Self
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from penstock.sinks._targets.contract import (
     NEW,
     OLD,
     Batch,
+    Bury,
     RefusedError,
     Rows,
     changed,
@@ -25,7 +26,7 @@ from penstock.sinks._targets.contract import (
     replaced,
 )
 
-__all__ = ["HUNG_S", "STATE_TABLE", "SqlTarget", "quoted"]
+__all__ = ["HUNG_S", "STATE_TABLE", "SqlTarget", "WithSavepoints", "quoted"]
 
 STATE_TABLE: Final = "penstock_sinks"
 """In the target: of each sink its owner's epoch (as partition -1), and the next offset of each partition."""
@@ -159,6 +160,13 @@ class SqlTarget(abc.ABC):
 
     def write(self, batch: Batch, offsets: Mapping[int, int]) -> None:
         """Makes changes and offsets true together."""
+        with self._transaction():
+            self._apply(batch)
+            self._store_all(offsets)
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """A transaction of the sink's owner; its end checks the constraints that are deferred."""
         rows, mark = self._rows, self.placeholder
         assert rows is not None, "open comes first"
         self.execute("BEGIN")
@@ -170,13 +178,8 @@ class SqlTarget(abc.ABC):
             )
             if found != [(self._epoch,)]:
                 raise self._lost()
-            if len(batch.deletes):
-                self.load(self._delete_sql(rows), batch.deletes)
-            if len(batch.upserts):
-                self.load(self._upsert_sql(rows), batch.upserts)
-            for partition, offset in offsets.items():
-                self._store(partition, offset)
-            self.execute("COMMIT")  # which checks the constraints that are deferred
+            yield
+            self.execute("COMMIT")
         except BaseException as error:
             self._rollback()
             if self.refuses(error):
@@ -184,6 +187,17 @@ class SqlTarget(abc.ABC):
             if self.misses(error):
                 raise changed(self.table, error) from error
             raise
+
+    def _apply(self, batch: Batch) -> None:
+        assert self._rows is not None, "open comes first"
+        if len(batch.deletes):
+            self.load(self._delete_sql(self._rows), batch.deletes)
+        if len(batch.upserts):
+            self.load(self._upsert_sql(self._rows), batch.upserts)
+
+    def _store_all(self, offsets: Mapping[int, int]) -> None:
+        for partition, offset in offsets.items():
+            self._store(partition, offset)
 
     def _lost(self) -> Exception:
         """Why the epoch isn't this process's: another one, or another table in the place of this one."""
@@ -431,6 +445,58 @@ class SqlTarget(abc.ABC):
                 f"VALUES ({mark}, {mark}, {part}, 0, {epoch})",
                 (sink, topic),
             )
+
+
+class WithSavepoints(SqlTarget):
+    """One whose transactions go on after what they refuse; see `Sorting`."""
+
+    def _check_deferred(self) -> None:
+        """Checks the constraints that are deferred, now."""
+
+    def _part_done(self) -> None:
+        """Makes the transaction what it was before a part of its changes was written."""
+
+    def write_rest(
+        self,
+        count: int,
+        batch: Callable[[slice], Batch],
+        offsets: Mapping[int, int],
+        bury: Bury,
+    ) -> list[Batch]:
+        """Makes the changes that it takes and the offsets true together."""
+        reasons: list[str | None] = [None] * count
+        written = []
+        with self._transaction():
+            self.execute("SAVEPOINT penstock_rest")
+            todo = _halves(slice(0, count))
+            while todo:
+                some = todo.pop(0)
+                made = batch(some)
+                try:
+                    self._apply(made)
+                    self._check_deferred()
+                except Exception as error:
+                    if not self.refuses(error):
+                        raise
+                    self.execute("ROLLBACK TO SAVEPOINT penstock_rest")
+                    if some.stop - some.start == 1:
+                        reasons[some.start] = str(error).strip()
+                    else:
+                        todo[:0] = _halves(some)
+                else:
+                    written.append(made)
+                    self.execute("RELEASE SAVEPOINT penstock_rest")
+                    self._part_done()
+                    self.execute("SAVEPOINT penstock_rest")
+            self._store_all(offsets)
+            bury(reasons)
+        return written
+
+
+def _halves(some: slice) -> list[slice]:
+    middle = (some.start + some.stop) // 2
+    halves = slice(some.start, middle), slice(middle, some.stop)
+    return [one for one in halves if one.start < one.stop]
 
 
 def quoted(name: str) -> str:
