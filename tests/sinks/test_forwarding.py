@@ -11,15 +11,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
+from typing import Any
 
 import orjson
 import pytest
+from tests.broker.security.test_security import certificates
 from tests.effort import rounds
 from tests.sinks.conftest import Topic
 from tests.sinks.elastic_server import serving
 
 from penstock.broker.process import BrokerProcess
-from penstock.client import Client, Reader
+from penstock.broker.security.users import Users
+from penstock.client import Client, Reader, Security
 from penstock.client.groups import GroupAdmin
 from penstock.errors import FencedError, SetupError, UserError
 from penstock.sinks import Sink, from_address, http, kafka
@@ -50,9 +53,9 @@ def follow(target, topic, schema=SCHEMA, key="id", **settings):
     return sink.run(until=lambda done: done.lag == 0)
 
 
-def records(address: str, topic: str) -> list[tuple]:
+def records(address: str, topic: str, **settings: Any) -> list[tuple]:
     """Keys and values of committed records."""
-    with Client(address) as client, Reader(address) as reader:
+    with Client(address, **settings) as client, Reader(address, **settings) as reader:
         return [
             pair
             for partition, end in client.offsets(topic).items()
@@ -254,3 +257,56 @@ def test_a_server_that_does_not_let_it_in_ends_the_sink(topic) -> None:
                 follow(http(one.url), topic)
     with pytest.raises(UserError, match="http://host/path"):
         http("ftp://x")
+
+
+SECRET = "swordfish, with = and @"
+
+
+@pytest.mark.parametrize("variable", ["PENSTOCK_SINK_PASSWORD", "PENSTOCK_PASSWORD"])
+def test_the_command_writes_to_a_cluster_with_tls_and_a_log_in(tmp_path, topic, variable) -> None:
+    """The password is in the environment alone; a wrong one and an unknown authority are said."""
+    _, files, _ = certificates(tmp_path)
+    Users(tmp_path / "data").add("ann", SECRET)
+    told = [sys.executable, "-m", "penstock.cli", "sink", topic.name]
+    rest = ["--table", "users", "--schema", SCHEMA, "--key", "id", "--broker", topic.log, "--once"]
+    topic.send({"id": 1, "name": "ann"}, {"id": 2, "name": "bob"})
+    with BrokerProcess(
+        tmp_path / "data",
+        listen="SASL_SSL://127.0.0.1:0",
+        arguments=["--tls-cert", str(files.certificate)],
+    ) as process:
+        address = f"kafka+tls://ann@{process.addresses[0]}?ca={tmp_path / 'ca.pem'}"
+
+        def run(password: str) -> subprocess.CompletedProcess[str]:
+            environment = {**os.environ, variable: password}
+            return subprocess.run(
+                [*told, address, *rest],
+                capture_output=True,
+                text=True,
+                env=environment,
+                check=False,
+            )
+
+        refused = run("another one")
+        assert refused.returncode != 0
+        assert "SASL_AUTHENTICATION_FAILED" in refused.stderr
+        done = run(SECRET)
+        assert (done.returncode, SECRET in done.stdout + done.stderr) == (0, False), done.stderr
+        assert "another one" not in refused.stdout + refused.stderr
+        found = records(address, "users", security=Security(password=SECRET))
+    assert sorted(found) == [(b"1", b'{"id":1,"name":"ann"}'), (b"2", b'{"id":2,"name":"bob"}')]
+
+
+@pytest.mark.parametrize(
+    ("address", "what"),
+    [
+        ("kafka+tls://ann:secret@a:1", "found a password"),
+        ("kafka+tls://a:1?cacert=x", "found cacert"),
+        ("kafka+sasl://a:1", "expected a user"),
+    ],
+)
+def test_a_mistake_in_the_address_of_a_cluster_is_said_at_once(address, what) -> None:
+    """Before anything is connected to; what is secret isn't repeated."""
+    with pytest.raises(UserError, match=what) as refused:
+        from_address(address, "users")
+    assert "secret" not in str(refused.value)

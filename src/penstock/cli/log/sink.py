@@ -167,8 +167,8 @@ def run(*, once: bool, metrics: str | None, otel: bool, **told: Any) -> None:
     Ctrl-C and SIGTERM end it after the transaction in flight; a second one ends it at once.
 
     TARGET is postgresql://…, mysql://…, redis://…, elasticsearch+http://…, opensearch+http://…, kafka://…,
-    https://…, a file (.sqlite, .db, .duckdb) or a directory (.tantivy, .vectors, .iceberg, .delta,
-    .parquet).
+    kafka+tls://USER@…?ca=FILE, https://…, a file (.sqlite, .db, .duckdb) or a directory (.tantivy, .vectors,
+    .iceberg, .delta, .parquet).
     """
     one = _made(**told)
     with (

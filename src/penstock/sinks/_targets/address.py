@@ -6,6 +6,7 @@ import os
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlsplit
 
+from penstock.client import Security
 from penstock.errors import UserError
 from penstock.sinks._targets.contract import Target
 from penstock.sinks._targets.elastic import elasticsearch
@@ -24,7 +25,7 @@ from penstock.sinks._targets.vectors import vectors
 __all__ = ["from_address"]
 
 PASSWORD: Final = "PENSTOCK_SINK_PASSWORD"  # noqa: S105 - its name
-"""The variable with the password of an address of Redis, or over HTTP, that has none."""
+"""The variable with the password of an address of Redis, over HTTP, or of Kafka, that has none."""
 AUTHORIZATION: Final = "PENSTOCK_SINK_AUTHORIZATION"
 """The variable with the header `Authorization` of requests, such as `Bearer …`."""
 
@@ -33,15 +34,15 @@ def from_address(address: str, table: str) -> Target:
     """A target by its address: see docs/sinks.md.
 
     What others may not see needs not be in it: passwords of databases are found as their own programs find
-    them, that of Redis and of servers over HTTP in PENSTOCK_SINK_PASSWORD, and the header `Authorization` of
-    these in PENSTOCK_SINK_AUTHORIZATION.
+    them, that of Redis, of servers over HTTP and of a Kafka cluster in PENSTOCK_SINK_PASSWORD, and the header
+    `Authorization` of servers over HTTP in PENSTOCK_SINK_AUTHORIZATION.
 
     Args:
         address: `postgresql://…`, `mysql://…`, `redis://…?value=hash&expire_s=60`,
-            `elasticsearch+http://…`, `opensearch+https://…`, `http://…`, `kafka://…`, or a file or directory
-            that ends in `.sqlite`, `.sqlite3`, `.db`, `.duckdb`,
-            `.iceberg`, `.delta`, `.tantivy`, `.parquet` (`?partition_by=city,day(at)`) or `.vectors`
-            (`?column=embedding&dimensions=384&metric=cos`).
+            `elasticsearch+http://…`, `opensearch+https://…`, `http://…`, `kafka://…`,
+            `kafka+tls://user@…?ca=FILE`, or a file or directory that ends in `.sqlite`, `.sqlite3`, `.db`,
+            `.duckdb`, `.iceberg`, `.delta`, `.tantivy`, `.parquet` (`?partition_by=city,day(at)`) or
+            `.vectors` (`?column=embedding&dimensions=384&metric=cos`).
         table: in it; empty where it has none.
 
     Raises:
@@ -57,8 +58,9 @@ def from_address(address: str, table: str) -> Target:
         return elasticsearch(_opened(address.partition("+")[2]), table=table, headers=_headers())
     if address.startswith(("http://", "https://")):
         return http(_opened(address), headers=_headers())
-    if address.startswith("kafka://"):
-        return kafka(address, table=table)
+    if address.startswith(("kafka://", "kafka+tls://", "kafka+sasl://")):
+        security = Security(password=os.environ.get(PASSWORD))
+        return kafka(address, table=table, security=security)
     if address.endswith(".iceberg"):
         return iceberg(address, table=table)
     if address.endswith(".delta"):

@@ -18,8 +18,9 @@ import pyarrow as pa
 
 from penstock.client import Client, Reader, TransactionalProducer
 from penstock.client.groups import GroupAdmin
+from penstock.client.network.security import parse_target
 from penstock.core.databases import described
-from penstock.errors import BrokerError, LimitError, UserError
+from penstock.errors import BrokerError, LimitError, SetupError, UserError
 from penstock.sinks._report import own_topic
 from penstock.sinks._targets.contract import Batch, RefusedError, Rows, fenced
 from penstock.sinks._targets.texts import json_rows, key_texts
@@ -30,6 +31,8 @@ LOOKED_BACK: Final = 100
 """Offsets before the end that are read first: markers of transactions are behind the newest record."""
 EPOCH: Final = "epoch"
 """Next to the offsets: how often the sink was opened."""
+_NOT_LET_IN: Final = frozenset({33, 58})
+"""UNSUPPORTED_SASL_MECHANISM, SASL_AUTHENTICATION_FAILED."""
 STATE_CONFIGS: Final = {"cleanup.policy": "compact", "segment.ms": "3600000"}
 
 
@@ -42,7 +45,8 @@ def kafka(
     or nothing where the key was deleted. Records of a partition stay in a partition, in their order.
 
     Args:
-        bootstrap: `host:port[,host:port]`.
+        bootstrap: `host:port[,host:port]`, or `kafka+tls://user@host:port?ca=FILE` for TLS and a log-in. The
+            password is PENSTOCK_PASSWORD or `security=Security(password=…)`.
         table: the topic, created if it doesn't exist.
         partitions: of a topic that is created.
         compact: whether a topic that is created keeps the newest record of each key.
@@ -66,6 +70,7 @@ class KafkaTarget:
         if not table:
             raise UserError(f"expected a topic, such as table='users'; found {table!r}")
         self._address = bootstrap.removeprefix("kafka://")
+        parse_target(self._address, settings.get("security"))  # a mistake in it is said at once
         self.table, self._partitions, self._settings = table, partitions, settings
         self._compact = compact
         self.name = f"kafka {described(bootstrap)} {table}"
@@ -82,7 +87,18 @@ class KafkaTarget:
 
         Raises:
             FencedError: another process has done so since this one had it.
+            SetupError: the cluster doesn't let the user in.
         """
+        try:
+            return self._open(sink, rows)
+        except BrokerError as error:
+            if error.code in _NOT_LET_IN:
+                raise SetupError(
+                    f"{error}. The command reads PENSTOCK_SINK_PASSWORD first"
+                ) from None
+            raise
+
+    def _open(self, sink: str, rows: Rows) -> dict[int, int]:
         self.close()
         self._sink, self._rows = sink, rows
         self._group = f"penstock.target.{sink}.{rows.topic}"
