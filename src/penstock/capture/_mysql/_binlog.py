@@ -7,7 +7,7 @@ Protocol". What differs is MariaDB's own GTID event.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ __all__ = [
     "Kind",
     "Places",
     "TableMap",
+    "packets",
     "place",
     "prepared_xa",
     "rows_begin",
@@ -267,6 +268,24 @@ def _groups(data: bytes) -> list[tuple[bytes, ...]]:
             at += size
         found.append(tuple(one))
     return found
+
+
+_PACKET_MAX: Final = 0xFFFFFF
+
+
+def packets(data: bytes) -> Iterator[tuple[bytes, int]]:
+    """The packets of what was received, and where each ends; what isn't whole yet is left out."""
+    at = 0
+    while len(data) - at >= 4:
+        parts, size = [], _PACKET_MAX
+        while size == _PACKET_MAX:  # the largest part has another one behind it
+            known = len(data) - at >= 4
+            size = int.from_bytes(data[at : at + 3], "little") if known else -1
+            if size < 0 or len(data) - at - 4 < size:
+                return
+            parts.append(data[at + 4 : at + 4 + size])
+            at += 4 + size
+        yield parts[0] if len(parts) == 1 else b"".join(parts), at
 
 
 def rows_begin(kind: int, data: bytes) -> tuple[int, bytes, bytes, int]:

@@ -10,8 +10,12 @@ import orjson
 
 from penstock.capture._database import Settings
 from penstock.capture._envelope import Envelope, Record, Row, version_text
+from penstock.capture._mysql._columns import shape_of
+from penstock.capture._mysql._groups._statements import Defined
+from penstock.capture._mysql._server import Server
+from penstock.capture._output import Output
 
-__all__ = ["Encoder", "key_of"]
+__all__ = ["Encoder", "key_of", "report"]
 
 
 def key_of(row: Row, key: tuple[str, ...]) -> bytes | None:
@@ -91,3 +95,39 @@ class Encoder:
     ) -> Iterator[Record]:
         """The records of a row that was deleted."""
         return self.envelope.deleted(topic, key_of(row, key), row, source, time_ms)
+
+
+def report(
+    found: Defined,
+    text: str,
+    time_s: int,
+    at: Mapping[str, Any],
+    parts: tuple[Server, Encoder, Output],
+) -> None:
+    """A statement has defined a table: a record of Debezium's says so.
+
+    The columns are the catalog's, which may be ahead of the log.
+
+    Args:
+        found: what it has done, to which table.
+        text: the statement.
+        time_s: when, since 1970.
+        at: its place, for the source.
+        parts: the server, what makes records, and where to.
+    """
+    (what, table), (server, encoder, output) = found, parts
+    if output.schemas.changes is None or not any(
+        one.startswith(f"{table[0]}.") for one in output.tables
+    ):
+        return
+    definition = server.definition(table)
+    is_gone = what == "DROP" or not definition.columns
+    output.schemas.report(
+        table,
+        "ALTER" if what == "RENAME" else what,
+        None if is_gone else shape_of(definition),
+        time_s * 1000,
+        output.put,
+        ddl=text.strip(),
+        source=encoder.block(table, at) % 0 if encoder.envelope.is_debezium else b"",
+    )

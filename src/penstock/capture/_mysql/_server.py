@@ -439,6 +439,8 @@ class Server:
         Raises:
             ConnectionError: the address leads to another server than that of the questions.
         """
+        if self._dump is not None:
+            self._dump._force_close()  # noqa: SLF001 - it has more to say
         one = self._dump = self.another(SILENCE_S)
         ask(one, f"SET @master_heartbeat_period = {HEARTBEAT_S * 1_000_000_000}")
         ask(one, f"SET @source_heartbeat_period = {HEARTBEAT_S * 1_000_000_000}")

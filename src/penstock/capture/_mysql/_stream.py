@@ -8,6 +8,7 @@ The position of a transaction is where its group begins; what is stored is the p
 
 from __future__ import annotations
 
+import logging
 import select
 import struct
 import time
@@ -26,17 +27,17 @@ from penstock.capture._mysql._binlog import (
     Kind,
     Places,
     TableMap,
+    packets,
     prepared_xa,
     refuse,
     rows_begin,
     table_map,
 )
 from penstock.capture._mysql._cascades import Cascades
-from penstock.capture._mysql._columns import Definition, definition_of, shape_of
-from penstock.capture._mysql._encoder import Encoder
+from penstock.capture._mysql._columns import Definition, definition_of
+from penstock.capture._mysql._encoder import Encoder, report
 from penstock.capture._mysql._groups._group import Group
 from penstock.capture._mysql._groups._statements import (
-    Defined,
     back_to,
     bare_of,
     defined,
@@ -56,12 +57,13 @@ from penstock.errors import CorruptError, SetupError
 __all__ = ["Stream"]
 
 READ_BYTES: Final = 1 << 20
+_log = logging.getLogger(__name__)
 DUMP_END: Final = 1 << 32
 """The protocol has no places from here on: behind a larger transaction, a file is read from its beginning."""
 _FIRST: Final = 4
 """The place of a file's first event."""
 _PURGED: Final = 1236
-_PACKET_MAX: Final = 0xFFFFFF
+_CUT: Final = "truncated in the middle of event"
 _TABLE_KINDS: Final = {Kind.GTID, Kind.ANONYMOUS, Kind.GTID_TAGGED}
 
 
@@ -201,36 +203,26 @@ class Stream:
         """The events of what was received; what isn't whole yet is kept."""
         data, at = self._rest, 0
         try:
-            while len(data) - at >= 4:
-                begin, packet, size = at, b"", _PACKET_MAX
-                parts = []
-                while size == _PACKET_MAX:
-                    size = (
-                        data[at] | data[at + 1] << 8 | data[at + 2] << 16
-                        if len(data) - at >= 4
-                        else -1
-                    )
-                    if size < 0 or len(data) - at - 4 < size:
-                        at = begin
-                        return
-                    parts.append(data[at + 4 : at + 4 + size])
-                    at += 4 + size
-                packet = parts[0] if len(parts) == 1 else b"".join(parts)
+            for packet, end in packets(data):
+                at = end
                 if packet[0]:
                     self._fail(packet)
+                    return
                 header = HEADER.unpack_from(packet, 1)
                 yield header, packet[20 : len(packet) - self._checksum_bytes]
         finally:
             self._rest = data[at:] if at else data
 
     def _fail(self, packet: bytes) -> None:
-        """Stops at an error that the server says.
+        """Stops at an error that the server says, unless it can be passed.
 
         Raises:
             SetupError: the place in the binary log isn't there any more.
             ConnectionError: something else.
         """
         code, text = struct.unpack_from("<H", packet, 1)[0], packet[9:].decode("utf-8", "replace")
+        if packet[0] == 0xFF and code == _PURGED and _CUT in text and self._passes_cut():
+            return
         if packet[0] == 0xFF and code == _PURGED:
             raise SetupError(
                 f"expected the binary log of {self._server.name} at {self._stored_at}; "
@@ -243,6 +235,26 @@ class Stream:
         raise ConnectionError(
             f"{self._server.name} has ended the binary log: {text or packet[:1]!r}"
         )
+
+    def _passes_cut(self) -> bool:
+        """Continues with the next file, if any, behind one whose end was cut by a kill of the server.
+
+        A group that isn't whole was never committed. But the file of a machine that has lost its power may
+        lack some that were: all tables are read again.
+        """
+        names = [*self._server.files()]
+        later = names[names.index(self._file) + 1 :] if self._file in names else []
+        if not later:
+            return False
+        _log.warning(
+            "%s: expected whole groups in the binary log; found that the end of %s is cut, as when a server "
+            "is killed. Continuing with %s, and reading all tables again",
+            *(self._name, self._file, later[0]),
+        )
+        self._rotate(struct.pack("<Q", _FIRST) + later[0].encode(), is_made_up=True)
+        self._socket = self._server.dump(replica_of(self._output.state.details), later[0], _FIRST)
+        self._incremental.read_again(dict.fromkeys(self._output.tables, ""), {})
+        return True
 
     # -- events -----------------------------------------------------------------------------------------
 
@@ -450,7 +462,7 @@ class Stream:
         if (table := truncated(bare, schema)) is not None:
             self._truncate(table, since, at)
         elif (found := defined(bare, schema)) is not None:
-            self._define(found, text, at)
+            report(found, text, at[0], self._at(at, 0), (self._server, self._encoder, self._output))
         new = replaced(bare, schema)
         output = self._output
         known = {name: one for name, one in output.tables.items() if since >= one.since}
@@ -464,30 +476,6 @@ class Stream:
         output.replaced((gone & known.keys()) | others)
         if others:
             self._replaced = min(others)
-
-    def _define(self, found: Defined, text: str, at: tuple[int, int, int]) -> None:
-        """A statement has defined a table: a record of Debezium's says so.
-
-        The columns are the catalog's, which may be ahead of the log.
-        """
-        (what, table), output = found, self._output
-        if output.schemas.changes is None or not any(
-            one.startswith(f"{table[0]}.") for one in output.tables
-        ):
-            return
-        definition = self._server.definition(table)
-        is_gone = what == "DROP" or not definition.columns
-        output.schemas.report(
-            table,
-            "ALTER" if what == "RENAME" else what,
-            None if is_gone else shape_of(definition),
-            at[0] * 1000,
-            output.put,
-            ddl=text.strip(),
-            source=self._encoder.block(table, self._at(at, 0)) % 0
-            if self._encoder.envelope.is_debezium
-            else b"",
-        )
 
     def _truncate(self, table: tuple[str, str], since: int, at: tuple[int, int, int]) -> None:
         watched = self._output.tables.get(".".join(table))
