@@ -16,7 +16,8 @@ from tests.databases import psycopg
 from tests.effort import rounds
 from tests.patience import wait_until
 
-from penstock.capture import Capture, Captured
+from penstock.capture import Capture, Captured, _capture
+from penstock.client import TransactionalProducer
 from penstock.errors import FencedError
 
 KILLS = rounds("PENSTOCK_CAPTURE_KILLS", quick=2, full=10)
@@ -144,6 +145,22 @@ def test_a_second_capture_fences_the_first(source) -> None:
         source.follows(second, lambda: len(source.records(f"{source.name}.public.t")) == 1)
     thread.join()
     assert isinstance(errors[0], FencedError)
+
+
+def test_a_capture_that_the_log_has_fenced_continues_if_nobody_took_over(
+    source, monkeypatch
+) -> None:
+    """The log fences a process also for a transaction that was open for too long."""
+    monkeypatch.setattr(_capture, "FENCED_S", 0.1)
+    source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with source.running() as capture:
+        source.follows(capture, lambda: capture.done.phase == "streaming")
+        with TransactionalProducer(source.log, f"penstock.capture.{source.name}") as other:
+            other.start()
+        source.execute("INSERT INTO t VALUES (1), (2)")
+        source.follows(
+            capture, lambda: source.table(f"{source.name}.public.t", "id").keys() == {(1,), (2,)}
+        )
 
 
 def test_a_database_that_is_away_is_waited_for(source) -> None:

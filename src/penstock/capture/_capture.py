@@ -44,7 +44,7 @@ from penstock.capture._progress import (
 from penstock.capture._schemas import OnSchemaChange, Schemas
 from penstock.capture._snapshots import Initial, StoppedError, written_before
 from penstock.core.databases import described
-from penstock.errors import BrokerError, FencedError, SetupError, UserError
+from penstock.errors import BrokerError, FencedError, ProtocolError, SetupError, UserError
 from penstock.formats.registered import KINDS, RegisteredFormat
 
 __all__ = ["Capture", "topic_name"]
@@ -57,6 +57,10 @@ LAG_LOOK_S: Final = 10.0
 """How often is looked how much the database keeps, where that has a bound."""
 BACKOFF_S: Final = (0.2, 30.0)
 """The first pause after a lost connection, and the longest; doubled each time, with jitter."""
+FENCED_S: Final = 5.0
+"""How long one that the log has fenced waits, before it looks whether another process has taken over: that
+says so once it has begun.
+"""
 _log = logging.getLogger(__name__)
 
 
@@ -247,7 +251,7 @@ class Capture:
                 if run.too_far is not None:
                     self._let_go(run.too_far)
                 _Session(self._settings, run, self._kind.open).run()
-            except (SetupError, UserError, FencedError):
+            except (SetupError, UserError, _TakenOverError):
                 raise
             except Exception as error:
                 if advice := self._kind.refuses(error, self.name):
@@ -255,7 +259,10 @@ class Capture:
                     raise SetupError(
                         f"expected {where} to let it capture; found: {str(error).strip()}. {advice}"
                     ) from None
-                if not (isinstance(error, BrokerError | OSError) or self._kind.passes(error)):
+                # The log also fences one whose transaction was open for too long.
+                is_fenced = isinstance(error, FencedError)
+                passes = isinstance(error, BrokerError | OSError | ProtocolError)
+                if not ((is_fenced and run.owns) or passes or self._kind.passes(error)):
                     raise
                 if run.end.is_set():
                     break
@@ -264,7 +271,8 @@ class Capture:
                 self.done.phase, self.done.trouble = "waiting", str(error).strip()
                 _log.warning("%s: %s; trying again", self.name, self.done.trouble)
                 _look_at_lag(self._settings, run, self._kind)
-                run.end.wait(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
+                jitter = random.uniform(0.5, 1.0)  # noqa: S311 - nobody is to guess it
+                run.end.wait(max(pause_s * jitter, FENCED_S if is_fenced else 0.0))
                 pause_s = min(2 * pause_s, BACKOFF_S[1])
         return self.done
 
@@ -314,6 +322,10 @@ def topic_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "_", text)
 
 
+class _TakenOverError(FencedError):
+    """The state says that another process has begun."""
+
+
 class _Session:
     """One connection to the server and one to the log, until either breaks."""
 
@@ -351,13 +363,13 @@ class _Session:
         """A connection that is created again doesn't take back what another process has taken over.
 
         Raises:
-            FencedError: another one has.
+            _TakenOverError: another one has.
         """
         if not self._run.owns:
             return
         state = self._log.load()
         if state is not None and state.owner != self._run.owner:
-            raise FencedError(
+            raise _TakenOverError(
                 f"expected to continue the capture {self._settings.name!r}; found that another process has "
                 "begun under this name. Run one at a time"
             )

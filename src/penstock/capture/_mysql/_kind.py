@@ -33,7 +33,9 @@ def _patterns(url: str, tables: Iterable[str]) -> tuple[str, ...]:
 def _passes(error: Exception) -> bool:
     import pymysql
 
-    return isinstance(error, pymysql.err.OperationalError | pymysql.err.InterfaceError)
+    # PyMySQL calls packets that were cut by a server's end internal errors.
+    passing = pymysql.err.OperationalError | pymysql.err.InterfaceError | pymysql.err.InternalError
+    return isinstance(error, passing)
 
 
 def _refuses(error: Exception, _: str) -> str:

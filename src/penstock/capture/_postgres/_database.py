@@ -203,6 +203,11 @@ class PostgresDatabase:
             is_ours = state is not None or not slot.confirmed
             if slot.pid is not None and is_ours:
                 server.disconnect(slot.pid)
+            if time.monotonic() > deadline and is_ours:
+                raise ConnectionError(
+                    f"expected the server's process {slot.pid} to leave the slot {name!r} within "
+                    f"{TAKEOVER_S:g} s"
+                )
             if time.monotonic() > deadline:
                 raise SetupError(
                     f"expected the slot {name!r} to be free; found it in use by the server's process "
