@@ -9,6 +9,7 @@ from tests.sinks.conftest import Topic
 from penstock.client import Client, Reader
 from penstock.client.letters.dead_letters import DeadLetters, Where
 from penstock.client.topic_admin import TopicAdmin
+from penstock.errors import UserError
 from penstock.sinks import Sink, pause, resume, sqlite
 from penstock.sinks._letters import Letters
 
@@ -187,3 +188,13 @@ def client_topics(log: str) -> list[str]:
     """The topics of a log."""
     with Client(log) as client:
         return list(client.topics())
+
+
+@pytest.mark.parametrize("place", ["duckdb"], indirect=True)
+@pytest.mark.parametrize("type_", ["INTERVAL", "ARRAY<BIGINT>"])
+def test_a_key_that_duckdb_can_not_index_is_refused(place, topic, type_) -> None:
+    """Also of a table that is there: what is upserted needs an index."""
+    for _ in range(2):
+        with pytest.raises(UserError, match=rf"that DuckDB can index; found span {type_}\. Choose"):
+            follow(place, topic, f"span {type_} NOT NULL, v BIGINT", key="span")
+        place.execute("CREATE TABLE IF NOT EXISTS users (span INTERVAL, v BIGINT)")

@@ -14,6 +14,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from penstock.core.schema import INTERVAL, TIME_OF_DAY, TIMESTAMP, UUID, type_text
+from penstock.errors import UserError
+from penstock.sinks._targets.contract import Rows
 from penstock.sinks._targets.sql import SqlTarget, WithSavepoints, quoted
 from penstock.sinks._targets.texts import json_values
 
@@ -210,6 +212,15 @@ class DuckTarget(SqlTarget):
         if pa.types.is_nested(type_):
             return "JSON"
         return type_text(type_)
+
+    def _check_table(self, rows: Rows) -> None:
+        for one in rows.schema:
+            if one.name in rows.key and (one.type == INTERVAL or pa.types.is_list(one.type)):
+                raise UserError(
+                    "expected a key of columns that DuckDB can index; found "
+                    f"{one.name} {type_text(one.type)}. Choose another key, or write the column as STRING"
+                )
+        super()._check_table(rows)
 
     def load(self, statement: str, rows: pa.RecordBatch) -> None:
         """Runs the statement on the Arrow columns themselves."""
