@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
+import sys
 import weakref
 from dataclasses import replace
 
 import pytest
 from tests.web.pipelines import NOW, WELL, Pipeline, S
 
+from penstock.cli.support import options, progress
 from penstock.cli.support.journal import summary
 from penstock.cli.support.progress import ended_by_signals
 from penstock.cli.support.tables import text_table
@@ -84,3 +88,20 @@ def test_a_signal_ends_work_and_a_second_one_interrupts_it(number: signal.Signal
             signal.raise_signal(number)
     assert signal.getsignal(number) is before
     assert ended == [True]
+
+
+def test_a_log_that_can_not_be_written_does_not_end_the_work(monkeypatch) -> None:
+    """A capture that runs for months survives the reader of its output, and a full disk."""
+    monkeypatch.setattr(progress, "QUIET_S", 1e-9)
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)
+    reader, writer = os.pipe()
+    os.close(reader)
+    for fd in (writer, os.open("/dev/full", os.O_WRONLY)):
+        log = os.fdopen(fd, "w")
+        monkeypatch.setattr(sys, "stderr", log)
+        with progress.counter("captured") as tick:
+            tick(1)
+            tick(2)
+        options.waiting("write", 2.0)
+        with contextlib.suppress(OSError):
+            log.close()  # what couldn't be written is tried once more

@@ -10,6 +10,7 @@ import click
 
 from penstock.cli.support.address import DEFAULT, VARIABLE
 from penstock.cli.support.errors import Suggesting
+from penstock.cli.support.progress import show
 from penstock.cli.support.tables import FORMATS
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -62,7 +63,7 @@ form_option: Decorator = click.option(
 def waiting(what: str, seconds: float) -> None:
     """Says on standard error that a broker doesn't answer, once it takes long enough to wonder."""
     if seconds >= 1:
-        click.echo(f"waiting for the broker ({seconds:.0f} s): {what}", err=True)
+        show(f"waiting for the broker ({seconds:.0f} s): {what}")
 
 
 def client_settings() -> dict[str, Any]:

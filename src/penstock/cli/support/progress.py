@@ -20,6 +20,12 @@ EVERY_S: Final = 0.2  # between two looks, on a terminal
 LINE_EVERY_S: Final = 5.0  # between two lines, where there is no terminal
 
 
+def show(text: str, *, nl: bool = True) -> None:
+    """Writes on standard error. A pipe that nobody reads any more, or a full disk, doesn't end the work."""
+    with contextlib.suppress(OSError):
+        click.echo(text, nl=nl, err=True)
+
+
 @contextlib.contextmanager
 def counter(verb: str) -> Iterator[Callable[[int], None]]:
     """Shows how many records were `verb`, and how fast; call what it gives with the count."""
@@ -38,14 +44,14 @@ def counter(verb: str) -> Iterator[Callable[[int], None]]:
         shown = now
         noun = "record" if count == 1 else "records"
         text = f"{verb} {count:,} {noun}, {count / (now - begun):,.0f}/s"
-        click.echo(f"\r{text}\x1b[K" if terminal else text, nl=not terminal, err=True)
+        show(f"\r{text}\x1b[K" if terminal else text, nl=not terminal)
         wrote = terminal
 
     try:
         yield tick
     finally:
         if wrote:
-            click.echo("\r\x1b[K", nl=False, err=True)
+            show("\r\x1b[K", nl=False)
 
 
 @contextlib.contextmanager
@@ -64,7 +70,7 @@ def steps(what: str, total: int, *, shown: bool = True) -> Iterator[Callable[[],
 
     def write() -> None:
         text = f"{what}: {done:,} of {total:,}"
-        click.echo(f"\r{text}\x1b[K" if terminal else text, nl=not terminal, err=True)
+        show(f"\r{text}\x1b[K" if terminal else text, nl=not terminal)
 
     def step() -> None:
         nonlocal done, wrote_at
@@ -81,7 +87,7 @@ def steps(what: str, total: int, *, shown: bool = True) -> Iterator[Callable[[],
         yield step
     finally:
         if shown and terminal:
-            click.echo("\r\x1b[K", nl=False, err=True)
+            show("\r\x1b[K", nl=False)
 
 
 @contextlib.contextmanager
