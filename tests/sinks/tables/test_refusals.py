@@ -198,3 +198,14 @@ def test_a_key_that_duckdb_can_not_index_is_refused(place, topic, type_) -> None
         with pytest.raises(UserError, match=rf"that DuckDB can index; found span {type_}\. Choose"):
             follow(place, topic, f"span {type_} NOT NULL, v BIGINT", key="span")
         place.execute("CREATE TABLE IF NOT EXISTS users (span INTERVAL, v BIGINT)")
+
+
+@pytest.mark.parametrize("place", ["postgres", "mysql", "sqlite", "duckdb"], indirect=True)
+def test_a_table_without_an_index_over_the_key_is_refused(place, topic) -> None:
+    """Else no row could be written, and the sink would wait for nothing."""
+    place.execute("CREATE TABLE users (id BIGINT, name VARCHAR(9))")
+    topic.send({"id": 2, "name": "x"})
+    with pytest.raises(UserError, match=r"found no unique index over it\. Add one: "):
+        follow(place, topic)
+    place.execute("CREATE UNIQUE INDEX by_id ON users (id)")
+    assert follow(place, topic).upserts == 1

@@ -50,6 +50,27 @@ def duckdb(path: str | Path, *, table: str, create: bool = True) -> DuckTarget:
     return DuckTarget(path, table, create=create)
 
 
+def _check_key(target: SqlTarget, rows: Rows, no_index: type[Exception]) -> None:
+    """Looks whether the table has an index over the key, without which nothing can be upserted.
+
+    Raises:
+        UserError: it hasn't.
+    """
+    if not rows.key:
+        return
+    try:
+        target.execute("EXPLAIN " + target.upsert_sql(rows).replace("{rows}", target.path))
+    except no_index as error:
+        if "constraint" not in str(error).lower():
+            raise
+        keys = ", ".join(map(quoted, rows.key))
+        raise UserError(
+            f"expected the table {target.table!r} to have the key ({', '.join(rows.key)}) as its primary "
+            "key; found no unique index over it. Add one: CREATE UNIQUE INDEX NAME ON "
+            f"{target.path} ({keys});"
+        ) from None
+
+
 class SqliteTarget(WithSavepoints):
     """See `sqlite`."""
 
@@ -96,6 +117,10 @@ class SqliteTarget(WithSavepoints):
     def columns(self) -> list[str]:
         """The table's columns."""
         return [row[1] for row in self.execute(f"PRAGMA table_info({quoted(self.table)})")]
+
+    def _check_table(self, rows: Rows) -> None:
+        super()._check_table(rows)
+        _check_key(self, rows, sqlite3.OperationalError)
 
     @property
     def path(self) -> str:
@@ -221,6 +246,7 @@ class DuckTarget(SqlTarget):
                     f"{one.name} {type_text(one.type)}. Choose another key, or write the column as STRING"
                 )
         super()._check_table(rows)
+        _check_key(self, rows, self._module.BinderException)
 
     def load(self, statement: str, rows: pa.RecordBatch) -> None:
         """Runs the statement on the Arrow columns themselves."""

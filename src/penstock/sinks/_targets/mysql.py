@@ -296,7 +296,7 @@ class MysqlTarget(WithSavepoints):
     def _delete_sql(self, rows: Rows) -> str:
         return f"DELETE t FROM {self.path} AS t JOIN {{rows}} AS r ON {_same(rows)}"
 
-    def _upsert_sql(self, rows: Rows) -> str:
+    def upsert_sql(self, rows: Rows) -> str:
         """Two statements, as `ON DUPLICATE KEY` would change rows that have another unique column alike."""
         names = [quoted(name) for name in rows.schema.names]
         listed = ", ".join(names)

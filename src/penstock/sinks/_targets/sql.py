@@ -193,7 +193,7 @@ class SqlTarget(abc.ABC):
         if len(batch.deletes):
             self.load(self._delete_sql(self._rows), batch.deletes)
         if len(batch.upserts):
-            self.load(self._upsert_sql(self._rows), batch.upserts)
+            self.load(self.upsert_sql(self._rows), batch.upserts)
 
     def _store_all(self, offsets: Mapping[int, int]) -> None:
         for partition, offset in offsets.items():
@@ -328,7 +328,8 @@ class SqlTarget(abc.ABC):
             f"DELETE FROM {self.path} AS t WHERE EXISTS (SELECT 1 FROM {{rows}} AS r WHERE {same})"
         )
 
-    def _upsert_sql(self, rows: Rows) -> str:
+    def upsert_sql(self, rows: Rows) -> str:
+        """What writes the rows of `{rows}`, by their key if they have one."""
         names = [quoted(name) for name in rows.schema.names]
         listed = ", ".join(names)
         into = f"INSERT INTO {self.path} ({listed}){self.overriding}"
