@@ -184,8 +184,8 @@ MISTAKES = {
     "CREATE STREAM s (x STRING); CREATE VIEW v AS SELECT DISTINCT x COLLATE NOCASE AS y FROM s": "lower(x)",
     "CREATE STREAM s (x BIGINT); CREATE VIEW v AS WITH RECURSIVE r(a) USING KEY (a) AS (SELECT x FROM s "
     "UNION SELECT a FROM r) SELECT a FROM r": "expected WITH RECURSIVE without USING KEY",
-    "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT x, i FROM s, generate_series(1, x) AS g(i)": (
-        "found 'GENERATE_SERIES(1, x) AS g(i)'. For a row for each of several numbers, UNNEST(range(3))"
+    "CREATE STREAM s (x STRING); CREATE VIEW v AS SELECT s.x, g.key FROM s, json_each(s.x) AS g": (
+        "expected a table, a subquery, UNNEST, generate_series or range; found"
     ),
     "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT x, ARRAY(SELECT x FROM s o ORDER BY x LIMIT 2) AS l "
     "FROM s": "Write (SELECT list(x ORDER BY x) FROM (SELECT …))",
@@ -224,7 +224,9 @@ MISTAKES = {
     "CREATE STREAM s (x TIMESTAMP, WATERMARK FOR x); CREATE VIEW w AS SELECT x + INTERVAL 1 DAY AS x FROM s; "
     "CREATE VIEW v AS SELECT x FROM TUMBLE(w, x, INTERVAL 1 DAY)": "with 'x' as it was read; found 'x'",
     "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT x FROM TUMBLE(s, x)": "expected an interval",
-    "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT unnest([x]) AS e FROM s": "UNNEST in FROM",
+    "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT unnest([x]) AS e, unnest([1]) AS f FROM s": (
+        "expected one UNNEST in SELECT"
+    ),
     (
         "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT x FROM s WHERE (x, x) NOT IN "
         "(SELECT x, x FROM s AS o)"

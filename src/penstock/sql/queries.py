@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from itertools import compress
-from typing import Final
 
 import pyarrow as pa
 from sqlglot import exp
@@ -27,6 +26,7 @@ from penstock.sql.places import within
 from penstock.sql.recursion import recursive
 from penstock.sql.relation import Relation, quoted
 from penstock.sql.rules.first_rows import at_most
+from penstock.sql.rules.unnesting import MAKE_ROWS, array_of, elements
 from penstock.sql.scope import Answer, Carry, Environment, Named, Scope, Windows, joined_back
 from penstock.sql.sources import From
 from penstock.sql.subqueries import Subqueries
@@ -44,9 +44,6 @@ from penstock.sql.trees import (
 from penstock.sql.windows import Over, windowed
 
 __all__ = ["compile_tree"]
-
-MAKE_ROWS: Final = (exp.Explode, exp.Unnest)
-"""What gives several rows where it stands in SELECT."""
 
 
 def compile_tree(query: exp.Expr, env: Environment, carry: Carry | None = None) -> Answer:
@@ -159,13 +156,6 @@ class _Select:
 
     def compile(self) -> Answer:
         select = self.select
-        nodes = (node for item in self.items for node in shallow(item))
-        if odd := next((node for node in nodes if isinstance(node, MAKE_ROWS)), None):
-            with within(odd):
-                raise SchemaError(
-                    "expected UNNEST in FROM, as in FROM t, UNNEST(t.tags) AS u(tag); found "
-                    f"{odd.sql(dialect='duckdb')!r} in SELECT"
-                )
         where = conjuncts(None if select.args.get("where") is None else select.args["where"].this)
         plain = [one for one in where if not subqueries(one)]
         scope = From(select, self.env, self.carry, compile_tree, self.subqueries).build(plain)
@@ -195,10 +185,20 @@ class _Select:
         keys = [] if group is None else list(group.expressions)
         if group is not None and group.args.get("all"):
             keys = [_unaliased(item) for item in self.items if not aggregates(item)]
+        keys = [self._at(key) for key in keys]
+        scope = self._unnested(scope, keys)
+        keys = [self._current(key) for key in keys]
         sets = _grouping_sets(keys, group)
         if sets is not None:
             return self._grouping_sets(scope, sets)
         return self._group(scope, keys)
+
+    def _at(self, key: exp.Expr) -> exp.Expr:
+        """What a number in GROUP BY stands for, where it is an UNNEST: others are replaced by sqlglot."""
+        if not isinstance(key, exp.Literal) or key.is_string or not key.name.isdecimal():
+            return key
+        item = _unaliased(self.items[int(key.name) - 1])
+        return item if any(isinstance(node, MAKE_ROWS) for node in shallow(item)) else key
 
     def _group(self, scope: Scope, keys: Sequence[exp.Expr]) -> Scope:
         """Groups; the clauses after it are then over keys and aggregates."""
@@ -386,7 +386,26 @@ class _Select:
 
     # -- the result ---------------------------------------------------------------------------------
 
+    def _unnested(self, scope: Scope, trees: Sequence[exp.Expr]) -> Scope:
+        """The rows with one for each element of what UNNEST in some expressions is of."""
+        nodes = (node for tree in trees for node in shallow(tree))
+        found = list(dict.fromkeys(node for node in nodes if isinstance(node, MAKE_ROWS)))
+        if not found:
+            return scope
+        with within(found[-1]):
+            if len(found) > 1:
+                raise SchemaError(
+                    "expected one UNNEST in SELECT, as several go through their arrays side by side; found "
+                    f"{' and '.join(one.sql(dialect='duckdb') for one in found)!r}. Write UNNEST(list_zip(a, "
+                    "b)), or in FROM one for each"
+                )
+            scope, array = self.subqueries.attached(scope, array_of(found[0]))
+            scope, name = elements(scope, array, "element")
+        self._rewrite({found[0]: internal(name)})
+        return scope
+
     def _projected(self, scope: Scope) -> Answer:
+        scope = self._unnested(scope, [*self.items, *self._clauses()])
         if (order := self.select.args.get("order")) is not None and cuts(self.select):
             scope = self._answered(scope, order.expressions)
         labels = tuple(item.alias_or_name for item in self.items)

@@ -17,20 +17,17 @@ from typing import Final, Protocol
 import pyarrow as pa
 from sqlglot import exp
 
-from penstock.core.names import known_names
-from penstock.core.schema import Field, Schema
 from penstock.errors import SchemaError
 from penstock.expr.query import common_type
-from penstock.flow.graph import RowStep
 from penstock.ops.joins.table_join import How
-from penstock.ops.rows import Unnest
 from penstock.sql.places import within
-from penstock.sql.relation import Relation, quoted
+from penstock.sql.relation import quoted
 from penstock.sql.rules.constants import constant
 from penstock.sql.rules.intervals import Apart, apart
 from penstock.sql.rules.join_order import Same, are_alike, by_key, by_size, equalities
 from penstock.sql.rules.products import check_product
 from penstock.sql.rules.temporal import filtered, is_temporal
+from penstock.sql.rules.unnesting import beside
 from penstock.sql.scope import Answer, Carry, Environment, Named, Scope, carried, joined_back
 from penstock.sql.trees import (
     conjuncts,
@@ -173,8 +170,8 @@ class From:
                 return self._loaded(_unwrapped(source))
             case _:
                 raise SchemaError(
-                    f"expected a table or a subquery; found {source.sql(dialect='duckdb')!r}. For a row for "
-                    "each of several numbers, UNNEST(range(3)) AS u(i)"
+                    "expected a table, a subquery, UNNEST, generate_series or range; found "
+                    f"{source.sql(dialect='duckdb')!r}"
                 )
         return self._scope(named, alias)
 
@@ -351,13 +348,16 @@ class From:
 
     def _beside(self, source: exp.Expr, how: str) -> None:
         """A source that depends on the rows so far: UNNEST, LATERAL."""
+        if self.current is None and isinstance(source, exp.Unnest) and not free(source):
+            self.current = self._of_nothing(())
         if self.current is None:
             raise SchemaError(
                 f"expected a table before {source.sql(dialect='duckdb')!r}; found none"
             )
         alias = source.alias_or_name
         if isinstance(source, exp.Unnest):
-            self._unnest(source, how)
+            self.current = beside(self.current, source, how, self.names)
+            self._apply()
             return
         inner = _unwrapped(source) if isinstance(source, exp.Lateral) else source
         carry = carried(self.current, free(inner))
@@ -376,51 +376,6 @@ class From:
         names = {key: made for key, made in self.names.items() if key[0] == alias}
         self.current = replace(self.current, names={**self.current.names, **names})
         self._apply()
-
-    def _unnest(self, source: exp.Unnest, how: str) -> None:
-        assert self.current is not None
-        if how != "inner" or len(source.expressions) != 1 or source.args.get("offset"):
-            raise SchemaError(
-                "expected UNNEST of one array, as in FROM t, UNNEST(t.tags) AS u(tag); found "
-                f"{source.sql(dialect='duckdb')!r}"
-            )
-        alias = source.alias_or_name
-        scope, [array] = self.current.computed([source.expressions[0]], "array")
-        made = scope.fresh(f"{alias}.element")
-        type_ = scope.rows.schema[array].type
-        if not pa.types.is_list(type_):
-            raise SchemaError(f"expected an array in UNNEST; found {type_}")
-        rows = scope.rows.added({made: quoted(array)})
-        fields = [Field(f.name, type_.value_type) if f.name == made else f for f in rows.schema]
-        node = RowStep(rows.node, Unnest(made, made), Schema(tuple(fields)))
-        rows = Relation(rows.flow, rows.flow.node(node))
-        scope, names = _members(Scope(rows, self.current.names), source, made, self.names)
-        self.current = replace(scope, names={**self.current.names, **names})
-        self._apply()
-
-
-def _members(
-    scope: Scope, source: exp.Unnest, element: str, wanted: Mapping[tuple[str, str], str]
-) -> tuple[Scope, dict[tuple[str, str], str]]:
-    """The rows with the columns that an UNNEST gives: its elements; of objects without a name, members."""
-    alias, labels = source.alias_or_name, source.alias_column_names
-    type_ = scope.rows.schema[element].type
-    columns = [name for of, name in wanted if of == alias]
-    if labels or not pa.types.is_struct(type_):
-        return scope, dict.fromkeys(((alias, name) for name in columns), element)
-    members = {member.name.lower(): member.name for member in type_}
-    names: dict[tuple[str, str], str] = {}
-    added: dict[str, str] = {}
-    for name in columns:
-        if name.lower() not in members:
-            raise SchemaError(
-                f"expected one of the members {known_names(list(members))} of {alias!r}; found {name!r}. "
-                f"Name the object: UNNEST(…) AS {alias}(one)"
-            )
-        made = scope.fresh(f"{alias}.{name}", added)
-        added[made] = f"struct_extract({quoted(element)}, '{members[name.lower()]}')"
-        names[alias, name] = made
-    return replace(scope, rows=scope.rows.added(added)), names
 
 
 def _unwrapped(source: exp.Lateral) -> exp.Expr:

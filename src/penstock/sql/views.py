@@ -28,6 +28,7 @@ from penstock.sql.rules.lists import with_lists
 from penstock.sql.rules.names import columns_of
 from penstock.sql.rules.pivots import without_pivots
 from penstock.sql.rules.temporal import clocks_of, with_bounds, without_bounds
+from penstock.sql.rules.unnesting import with_series
 from penstock.sql.rules.unsupported import check_supported
 from penstock.sql.scope import Environment, Named, NamedTables, Sizes
 from penstock.sql.tables import with_rows, with_windows
@@ -83,7 +84,7 @@ def _rows(
     """See `query_rows`; placed: whether errors know where in the text they are."""
     tree = parsed(query, dialect)
     check_supported(tree)
-    tree = with_lists(with_cases(tree))
+    tree = with_series(with_lists(with_cases(tree)))
     env = Environment(flow, NamedTables.of(tables), sizes=sizes)
     tree, env = with_values(tree, env)
     tree, env = with_windows(with_bounds(with_rows(tree, env)), env)

@@ -61,6 +61,14 @@ def _of_objects(chance: random.Random, rest: str, number: str, text: str, n: int
         f"FROM UNNEST([t.k, t.v]) AS p(e) WHERE p.e {chance.choice(COMPARED)} t.id) AS c1 FROM t"),
         f"SELECT id AS c0, k AS c1 FROM t WHERE {n} IN (SELECT p.e FROM UNNEST([t.k, t.v]) AS p(e))",
         "SELECT t.id AS c0, z.w AS c1 FROM t, (VALUES (t.k), (t.v)) AS z(w)",
+        f"SELECT id AS c0, unnest([k, {number}]) + {n} AS c1 FROM {rest}",
+        f"SELECT unnest([k, {number}]) AS c0, count(*) AS c1 FROM {rest} GROUP BY c0",
+        (f"SELECT DISTINCT unnest(l) AS c0, k AS c1 FROM (SELECT k, list({number} ORDER BY id) AS l "
+        f"FROM {rest} GROUP BY k) ORDER BY c0 DESC, k LIMIT {n}"),
+        (f"SELECT t.id AS c0, e.n AS c1 FROM t {chance.choice(['LEFT JOIN', 'JOIN'])} "
+        f"UNNEST(CASE WHEN v > {n} THEN [t.k, t.v] WHEN v > 0 THEN [] END) WITH ORDINALITY AS e(x, n) "
+        "ON TRUE"),
+        f"SELECT t.id AS c0, g.i AS c1 FROM t LEFT JOIN generate_series({n}, t.v) AS g(i) ON TRUE",
         (f"SELECT id AS c0, rank() OVER (PARTITION BY {made} ORDER BY id) AS c1 FROM {rest}"),
     ]  # fmt: skip
 

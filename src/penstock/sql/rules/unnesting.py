@@ -1,0 +1,151 @@
+"""UNNEST: a row for each element, in FROM and in SELECT. It is always of one array, beside the rows so far.
+
+FROM t LEFT JOIN UNNEST(t.l) AS u(x) ON TRUE    ->  UNNEST(CASE WHEN len(t.l) > 0 THEN t.l ELSE [NULL] END)
+FROM t, UNNEST(t.l) WITH ORDINALITY AS u(x, n)  ->  UNNEST(list_transform(t.l, lambda e, n: {…: e, …: n}))
+FROM t, generate_series(1, t.k) AS g(i)         ->  FROM t, UNNEST(generate_series(1, t.k)) AS g(i)
+
+In SELECT, the rows are made before DISTINCT, ORDER BY and LIMIT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import pyarrow as pa
+from sqlglot import exp
+
+from penstock.core.names import known_names
+from penstock.core.schema import Field, Schema
+from penstock.errors import SchemaError
+from penstock.flow.graph import RowStep
+from penstock.ops.rows import Unnest
+from penstock.sql.relation import Relation, quoted
+from penstock.sql.scope import Scope
+
+__all__ = ["MAKE_ROWS", "array_of", "beside", "elements", "with_series"]
+
+MAKE_ROWS: Final = (exp.Explode, exp.Unnest)
+"""What gives several rows where it stands in SELECT."""
+
+
+def with_series(tree: exp.Expr) -> exp.Expr:
+    """The query with UNNEST of arrays for `generate_series` and `range` in FROM."""
+    for series in list(tree.find_all(exp.GenerateSeries)):
+        table = series.parent
+        if not isinstance(table, exp.Table):
+            continue
+        name = "range" if series.args.get("is_end_exclusive") else "generate_series"
+        alias = exp.TableAlias(this=exp.to_identifier(table.alias or name))
+        columns = table.alias_column_names or [table.alias or name]
+        alias.set("columns", [exp.to_identifier(columns[0])])
+        made = exp.Unnest(expressions=[series.copy()], alias=alias, offset=False)
+        if (joins := table.args.get("joins")) is not None:
+            made.set("joins", joins)
+        table.replace(made)
+    return tree
+
+
+def array_of(node: exp.Expr) -> exp.Expr:
+    """The array that an UNNEST in SELECT is of.
+
+    Raises:
+        SchemaError: it is of more than that.
+    """
+    options = [] if isinstance(node, exp.Unnest) else node.expressions
+    arrays: list[exp.Expr] = node.expressions if isinstance(node, exp.Unnest) else [node.this]
+    if len(arrays) != 1 or options:
+        raise SchemaError(
+            f"expected UNNEST of one array in SELECT; found {node.sql(dialect='duckdb')!r}"
+        )
+    return arrays[0]
+
+
+def elements(scope: Scope, array: exp.Expr, name: str, form: str = "{}") -> tuple[Scope, str]:
+    """The rows with one for each element of an array.
+
+    Args:
+        scope: the rows.
+        array: an expression over them.
+        name: of the column of elements, if there is none of that name.
+        form: SQL of the array that is taken for it, with `{}` where it is.
+
+    Returns:
+        The rows, and the column's name.
+
+    Raises:
+        SchemaError: it is no array.
+    """
+    scope, [whole] = scope.computed([array], "array")
+    made = scope.fresh(name)
+    if not pa.types.is_list(found := scope.rows.schema[whole].type):
+        raise SchemaError(f"expected an array in UNNEST; found {found}")
+    rows = scope.rows.added(
+        {made: form.format(quoted(whole).replace("{", "{{").replace("}", "}}"))}
+    )
+    of: Any = rows.schema[made].type
+    fields = [Field(f.name, of.value_type) if f.name == made else f for f in rows.schema]
+    node = RowStep(rows.node, Unnest(made, made), Schema(tuple(fields)))
+    return replace(scope, rows=Relation(rows.flow, rows.flow.node(node))), made
+
+
+def beside(
+    scope: Scope, source: exp.Unnest, how: str, wanted: Mapping[tuple[str, str], str]
+) -> Scope:
+    """The rows with those of an UNNEST beside them.
+
+    Args:
+        scope: the rows so far.
+        source: an UNNEST in FROM.
+        how: `"inner"`, or `"left"`, which keeps rows without elements.
+        wanted: the columns that the SELECT needs, with their tables' names.
+
+    Raises:
+        SchemaError: it isn't of one array, or a column isn't there.
+    """
+    alias, labels, number = (
+        source.alias_or_name,
+        source.alias_column_names,
+        source.args.get("offset"),
+    )
+    if len(source.expressions) != 1 or (number and not (labels and isinstance(number, exp.Expr))):
+        raise SchemaError(
+            "expected UNNEST of one array, as in FROM t, UNNEST(t.tags) AS u(tag), or with a number "
+            "UNNEST(t.tags) WITH ORDINALITY AS u(tag, n); found "
+            f"{source.sql(dialect='duckdb')!r}"
+        )
+    form = "list_transform({0}, lambda e, n: {{'element': e, 'number': n}})" if number else "{0}"
+    if how == "left":
+        form = f"CASE WHEN len({{0}}) > 0 THEN {form} ELSE [NULL] END"
+    made, element = elements(scope, source.expressions[0], f"{alias}.element", form)
+    columns = [name for of, name in wanted if of == alias]
+    is_whole = bool(labels) or not pa.types.is_struct(made.rows.schema[element].type)
+    if number:
+        members = {n: "number" if n.lower() == number.name.lower() else "element" for n in columns}
+    elif is_whole:
+        return replace(made, names={**made.names, **{(alias, name): element for name in columns}})
+    else:
+        members = _members(made.rows.schema[element].type, alias, columns)
+    names = dict(made.names)
+    added: dict[str, str] = {}
+    for name, member in members.items():
+        names[alias, name] = made.fresh(f"{alias}.{name}", added)
+        added[names[alias, name]] = f"struct_extract({quoted(element)}, '{member}')"
+    return Scope(made.rows.added(added), names)
+
+
+def _members(type_: Any, alias: str, columns: list[str]) -> dict[str, str]:
+    """The members of objects that columns of an UNNEST without names are.
+
+    Raises:
+        SchemaError: one isn't there.
+    """
+    members = {member.name.lower(): member.name for member in type_}
+    for name in columns:
+        if name.lower() not in members:
+            raise SchemaError(
+                f"expected one of the members {known_names(list(members))} of {alias!r}; found {name!r}. "
+                f"Name the object: UNNEST(…) AS {alias}(one)"
+            )
+    return {name: members[name.lower()].replace("'", "''") for name in columns}
