@@ -194,3 +194,5 @@ SELECT unnest([1, 2, 2]) AS e;
 SELECT t.id, w.n FROM t, UNNEST([t.k, t.v]) WITH ORDINALITY AS w(e, n) WHERE w.e = (SELECT max(k) FROM u);
 WITH a AS (SELECT id, unnest([k, v]) AS e FROM t) SELECT e, sum(id) AS s FROM a GROUP BY e;
 SELECT (SELECT max(w.n) FROM UNNEST(z.l) WITH ORDINALITY AS w(e, n)) AS m, id FROM (SELECT id, k, CASE WHEN k > 2 THEN NULL WHEN v > 1 THEN [v, v+1] WHEN v > 0 THEN [] ELSE [NULL, k] END AS l FROM t) z;
+SELECT DISTINCT v AS a, k AS b FROM t ORDER BY a DESC NULLS LAST, k LIMIT 3;
+SELECT DISTINCT unnest([v, k]) AS a, k AS b FROM t ORDER BY a DESC, t.k LIMIT 3;

@@ -433,7 +433,13 @@ class _Select:
         final = {**{name: quoted(name) for name in self.carried}, **final}
         if distinct is not None and not distinct.args.get("on"):
             rows = wide.rows.only([*self.carried, *made]).distinct()
-            wide = Scope(rows, {key: c for key, c in wide.names.items() if c in rows.names})
+            named = {key: c for key, c in wide.names.items() if c in rows.names}
+            for tree, name in zip(
+                trees, names, strict=True
+            ):  # a column that has another name there
+                if isinstance(tree, exp.Column):
+                    named.setdefault((tree.table, tree.name), f"{name} result")
+            wide = Scope(rows, named)
         rows = limited(wide, self.select, self.carried)
         return Answer(rows.project(final), names, labels)
 
