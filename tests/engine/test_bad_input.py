@@ -29,17 +29,30 @@ def test_a_sum_beyond_a_bigint_is_null_until_it_fits() -> None:
 
 
 def test_an_event_time_whose_window_has_no_name_is_a_dead_letter() -> None:
-    """The first and the last year belong to windows that may begin or end outside of all calendars."""
+    """The first and the last years belong to windows that may begin or end outside of all calendars."""
     app = ps.App("p")
     rows = app.stream("rows", "at TIMESTAMP", time=ps.event_time("at"))
     weeks = rows.window(ps.tumbling("7 days")).agg(n=ps.count())
     app.view("weeks", weeks)
+    windows = (
+        ps.tumbling("100 years"),
+        ps.tumbling("36525 days"),
+        ps.hopping("36525 days", every="7305 days", zone="Asia/Tokyo"),
+        ps.hopping("36525 days", every="12175 days", offset="12174 days"),
+    )
+    for number, window in enumerate(windows):
+        long = rows.window(window).agg(n=ps.count())
+        long.to(f"long{number}", emit="changes")
+        app.view(f"long{number}", long)
     run = ps.testing.run(app, now="9999-12-31T00:00:00Z")
-    for year in ("0001-01-01", "0001-12-31", "0002-01-03", "9998-12-29", "9999-12-31"):
+    for year in ("0001-01-01", "0101-12-31", "0102-01-01", "9898-12-31", "9899-01-01"):
         run.send("rows", at=f"{year}T00:00:00Z")
     assert [row["n"] for row in run.view("weeks").rows()] == [1, 1]
+    for number in range(len(windows)):
+        found = [row for row in run.view(f"long{number}").rows() if row["window_end"].year > 9898]
+        assert {row["n"] for row in found} == {1}
     assert [reason.partition(",")[0] for reason in reasons(run)] == [
-        "expected an event time of the years 2 to 9998"
+        "expected an event time of the years 102 to 9898"
     ] * 3
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import orjson
 import pytest
@@ -72,6 +73,15 @@ an instant without a name stops the pipeline
     test_bad_input::test_an_instant_without_a_name_is_a_dead_letter
 plans and versions have no checksum
     test_store::test_any_flipped_or_missing_byte_is_noticed
+absurd lateness overflows at the first row
+    test_faults::test_durations_beyond_all_instants_are_refused
+    test_bad_input::test_an_event_time_whose_window_has_no_name_is_a_dead_letter
+Spark's temporary folders never shrink
+    spark/test_scratch::test_folders_of_processes_that_are_gone_are_removed
+a hopping view that another one follows places each pane in each window
+    ../ops/test_panes::test_a_batch_places_what_it_brings
+a minimum of rows that are taken back reads its whole group
+    ../ops/test_values::test_a_batch_reads_what_it_needs
 a topic that was made anew goes unnoticed
     test_testing::test_a_topic_that_was_made_anew_and_is_longer
 a full disk ends the pipeline
@@ -129,6 +139,54 @@ def test_numbers_that_are_none_leave_a_sum() -> None:
         run.send_raw("t", None, key=str(id_))
     [row] = run.view("sums").rows()
     assert row == {"total": 6.0, "mean": 3.0, "dev": 2.0}
+
+
+LONG: Final = "1000000000 days"
+
+
+@pytest.mark.parametrize(
+    ("declare", "message"),
+    [
+        (lambda rows: rows.window(ps.tumbling(LONG)), "10,000 years"),
+        (lambda rows: rows.window(ps.tumbling("1 minute"), keep=LONG), "10,000 years"),
+        (lambda rows: rows.window(ps.session(LONG)), "10,000 years"),
+        (lambda rows: rows.deduplicate("v", within=LONG), "10,000 years"),
+        (lambda rows: rows.join(rows.select("v"), on="v", within=LONG), "10,000 years"),
+        (lambda rows: ps.event_time("at", lateness=LONG), "10,000 years"),
+        (lambda rows: ps.event_time("at", idle=LONG), "10,000 years"),
+        (lambda rows: rows.window(ps.tumbling("36526 days")), "at most 100 years"),
+        (lambda rows: rows.window(ps.tumbling("101 years")), "at most 100 years"),
+        (
+            lambda rows: rows.window(ps.hopping("36526 days", every="1 day", zone="UTC")),
+            "100 years",
+        ),
+    ],
+)
+def test_durations_beyond_all_instants_are_refused(
+    declare: Callable[[Any], Any], message: str
+) -> None:
+    """Where they are declared: added to an instant, they would overflow when the first row comes."""
+    rows = ps.App("p").stream("t", "v BIGINT, at TIMESTAMP", time=ps.event_time("at"))
+    with pytest.raises(FlowError, match=message):
+        declare(rows)
+
+
+def test_the_longest_durations_work() -> None:
+    """Ten thousand years of lateness, of retention and of memory, with rows of the first and last year."""
+    app = ps.App("p")
+    time = ps.event_time("at", lateness="3650000 days")
+    rows = app.stream("t", "v BIGINT, at TIMESTAMP", time=time)
+    cut = rows.window(ps.tumbling("1 minute"), late="correct", keep="3650000 days")
+    app.view("n", cut.agg(n=ps.count()))
+    once = rows.deduplicate("v", within="3650000 days")
+    app.view("once", once.group_by().agg(n=ps.count()))
+    run = ps.testing.run(app, now="9898-12-31T23:00:00Z")
+    for at in ("9898-12-31", "0102-01-01", "2026-01-01"):
+        run.send("t", v=1, at=f"{at}T00:00:00Z")
+        run.settle()
+    assert [row["n"] for row in run.view("n").rows()] == [1, 1, 1]
+    assert [row["n"] for row in run.view("once").rows()] == [1]
+    assert run.dead_letters() == []
 
 
 @pytest.mark.parametrize("text", ["random()", "now()", "uuid()", "current_date", "today()"])

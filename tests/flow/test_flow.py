@@ -61,7 +61,7 @@ MISTAKES: list[tuple[Callable[[], object], type[UserError], str]] = [
     (lambda: ps.tumbling("1 day", offset="1 month"), FlowError, "an offset of days or less"),
     (lambda: ps.hopping("1 month", every="1 day"), FlowError, "both in months"),
     (lambda: ps.hopping("5 months", every="2 months"), FlowError, "a multiple of every="),
-    (lambda: ps.tumbling("90000 days", zone="UTC"), FlowError, "at most 10000 steps"),
+    (lambda: ps.tumbling("11000 days", zone="UTC"), FlowError, "at most 10000 steps"),
     (lambda: per_user(clicks()).compared("90 seconds"), FlowError, "between windows (1 minute)"),
     (lambda: per_user(clicks()).compared("1 month"), FlowError, "between windows (1 minute)"),
     (lambda: per_user(clicks()).select("n").compared("1 minute"), FlowError, "Keep window_start"),

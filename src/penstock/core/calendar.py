@@ -161,6 +161,8 @@ def _changes(zone: str, block: int) -> list[tuple[int, int]]:
     )
     here, known = first, offset(first)
     found = [(first, known)]
+    if zone == "UTC" or end <= least or first >= most:  # no change, or none that can be named
+        return found
     while here < end:
         there = min(here + SAMPLE_S, end)
         if offset(there) != known:

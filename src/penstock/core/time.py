@@ -20,9 +20,14 @@ DAY_US: Final = 24 * HOUR_US
 # Years 0001 to 9999, what Python, Arrow, DuckDB and JSON can all name; event times outside are bad input.
 INSTANT_MIN_US: Final = -62_135_596_800 * SECOND_US
 INSTANT_MAX_US: Final = 253_402_300_800 * SECOND_US - 1
-# Event times have a year more on either side, so that the bounds of their windows can be named as well.
-EVENT_MIN_US: Final = INSTANT_MIN_US + 365 * DAY_US
-EVENT_MAX_US: Final = INSTANT_MAX_US - 365 * DAY_US
+# Event times are of the years 0102 to 9898, so that the bounds of windows of 100 years can be named as well.
+EVENT_MIN_US: Final = INSTANT_MIN_US + 36_889 * DAY_US
+EVENT_MAX_US: Final = INSTANT_MAX_US - 36_889 * DAY_US
+WINDOW_MAX_US: Final = 36_525 * DAY_US
+WINDOW_MONTHS_MAX: Final = 1_200
+DURATION_MAX_US: Final = (
+    10_000 * 366 * DAY_US
+)  # what is longer is beyond 64 bits when added to an instant
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS_US: Final = {

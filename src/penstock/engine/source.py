@@ -262,8 +262,8 @@ class SourceReader:
         if INSTANT_MIN_US <= time_us <= INSTANT_MAX_US:
             found = instant_text(int(time_us))
         return (
-            f"expected an event time of the years 2 to 9998, at most {duration_text(AHEAD_MAX_US)} after the "
-            f"wall clock, in {what}; found {found}"
+            f"expected an event time of the years 102 to 9898, at most {duration_text(AHEAD_MAX_US)} after "
+            f"the wall clock, in {what}; found {found}"
         )
 
     def _refuse(self, rows: np.ndarray, reasons: Sequence[str] | pa.Array) -> None:

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from penstock.core.calendar import Calendar
 from penstock.core.names import hint
-from penstock.core.time import DAY_US
+from penstock.core.time import DAY_US, WINDOW_MAX_US, WINDOW_MONTHS_MAX
 from penstock.errors import FlowError
 from penstock.flow.checks import check_duration, check_text
 from penstock.ops import Window
@@ -61,6 +61,8 @@ def _made(
 ) -> Window:
     if size <= 0 or step <= 0:
         raise FlowError(f"expected a window longer than nothing; found {found}")
+    if size > (WINDOW_MONTHS_MAX if calendar.months else WINDOW_MAX_US // DAY_US):
+        raise FlowError(f"expected windows of at most 100 years; found {found}")
     if size % step:
         raise FlowError(f"expected windows whose size is a multiple of every=…; found {found}")
     if max(size // step, step) > STEPS_MAX:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.core.names import hint, known_names
 from penstock.core.schema import Schema
-from penstock.core.time import duration_us
+from penstock.core.time import DURATION_MAX_US, duration_us
 from penstock.errors import FlowError, SchemaError, UserError
 from penstock.expr import Expression, compile_expression
 from penstock.formats.avro import Avro, avro_schema
@@ -73,13 +73,16 @@ def check_duration(value: object, what: str, example: str) -> int:
     """A duration in µs.
 
     Raises:
-        FlowError: it is none; a number needs its unit.
+        FlowError: it is none, or longer than all instants are apart; a number needs its unit.
     """
     if isinstance(value, str | timedelta):
         try:
-            return duration_us(value)
+            found = duration_us(value)
         except UserError as error:
             raise FlowError(f"{what}: {error}") from None
+        if found > DURATION_MAX_US:
+            raise FlowError(f"expected {what} of at most 10,000 years; found {value!r}")
+        return found
     unit = f". Add the unit: '{value} seconds'" if isinstance(value, int | float) else ""
     raise FlowError(
         f"expected {what} as a duration, such as {example} or a timedelta; found {_shown(value)}{unit}"

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from penstock.core.delta import TIME
 from penstock.core.sketches.bloom import shape_of
+from penstock.core.time import WINDOW_MAX_US
 from penstock.errors import FlowError
 from penstock.flow.aggregates import AggregateCall
 from penstock.flow.calendars import calendar_window
@@ -121,6 +122,8 @@ def _window(
     offset_us = check_duration(offset, "offset", "'30 minutes'")
     if size_us <= 0 or every_us <= 0:
         raise FlowError(f"expected a window longer than nothing; found {size!r} every {every!r}")
+    if size_us > WINDOW_MAX_US:
+        raise FlowError(f"expected windows of at most 100 years; found {size!r}")
     if every_us > size_us:
         raise FlowError(
             f"expected windows that leave no gap (every <= size); found {size!r} every {every!r}"
