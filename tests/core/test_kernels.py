@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib import import_module
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from penstock.core.kernels import Kernel, njit, types
+from penstock.cli.pipelines import compiling
+from penstock.core.kernels import Kernel, load_all, njit, types
 
 _INT = types.int64
 _READ = types.Array(types.int64, 1, "C", readonly=True)
@@ -61,13 +60,8 @@ def test_types_are_as_strict_as_numbas() -> None:
 
 def test_all_kernels_compile() -> None:
     """Those of every module that has some."""
-    source = Path(import_module("penstock").__file__ or "").parent
-    for path in sorted(source.rglob("*.py")):
-        if "import njit" in path.read_text() or "njit, types" in path.read_text():
-            name = ".".join(path.relative_to(source.parent).with_suffix("").parts)
-            module = import_module(name)
-            for kernel in [one for one in vars(module).values() if isinstance(one, Kernel)]:
-                kernel.load()
+    compiling._import()
+    load_all()
 
 
 def test_an_app_is_built_without_numba() -> None:

@@ -173,16 +173,16 @@ class Copy:
         try:
             spans = {}
             for (_, partition), (position, metadata) in entries.items():
-                told = json.loads(metadata)
-                sequences = {int(p): sequence for p, sequence in told["sequences"].items()}
-                producer_id, epoch = told["producer"]
-                place = _Place(position, told["stop"], (producer_id, epoch), sequences)
+                stored = json.loads(metadata)
+                sequences = {int(p): sequence for p, sequence in stored["sequences"].items()}
+                producer_id, epoch = stored["producer"]
+                place = _Place(position, stored["stop"], (producer_id, epoch), sequences)
                 self._places[partition] = place
                 spans[partition] = position, place.stop
-            self._table = told.get("table")
-            keys = None if told["keys"] is None else tuple(told["keys"])
+            self._table = stored.get("table")
+            keys = None if stored["keys"] is None else tuple(stored["keys"])
             (source,) = {topic for topic, _ in entries}
-            self._take(CopyJob(source, told["target"], spans, keys), told["partitions"])
+            self._take(CopyJob(source, stored["target"], spans, keys), stored["partitions"])
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptError(
                 f"expected a replay's progress in group {self.group!r}, found {error!r}; start it again "
@@ -280,7 +280,7 @@ class Copy:
     def _commit(self, partitions: Collection[int]) -> None:
         for partition in partitions:
             place = self._places[partition]
-            told = {
+            stored = {
                 "stop": place.stop,
                 "target": self._job.target,
                 "partitions": self._target_partitions,
@@ -289,8 +289,8 @@ class Copy:
                 "sequences": place.sequences,
             }
             if self._table:
-                told["table"] = self._table
-            metadata = json.dumps(told, separators=(",", ":"))
+                stored["table"] = self._table
+            metadata = json.dumps(stored, separators=(",", ":"))
             if len(metadata) > METADATA_CHARACTERS_MAX:
                 raise LimitError(
                     f"expected a replay's progress in {METADATA_CHARACTERS_MAX} characters, found "

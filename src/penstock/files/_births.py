@@ -27,9 +27,9 @@ def born_ns(path: Path) -> int:
 
     `os.stat` has it on macOS. On Linux the system call is `statx`, which Python 3.14 doesn't have.
     """
-    told = getattr(path.stat(), "st_birthtime", None)
-    if told is not None:
-        return int(told * 1e9)
+    born_s = getattr(path.stat(), "st_birthtime", None)
+    if born_s is not None:
+        return int(born_s * 1e9)
     statx = _statx()
     out = ctypes.create_string_buffer(_BYTES)
     if statx is None or statx(_HERE, os.fsencode(path), 0, _BIRTH, out):

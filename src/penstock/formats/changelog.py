@@ -100,8 +100,8 @@ class Gathered:
 
     def refuse(self, rows: np.ndarray, reasons: list[str] | str) -> None:
         """Takes records that don't fit; the first reason counts."""
-        told = [reasons] * len(rows) if isinstance(reasons, str) else reasons
-        for row, reason in zip(rows.tolist(), told, strict=True):
+        causes = [reasons] * len(rows) if isinstance(reasons, str) else reasons
+        for row, reason in zip(rows.tolist(), causes, strict=True):
             self.bad.setdefault(row, reason)
 
     def finish(self) -> Changes:
@@ -305,13 +305,13 @@ class ChangelogDecoder:
             "expected the key of what is deleted; found a record without value and key",
         )
         rows = rows[known]
-        keys, told = self._payloads(keys.take(rows))
+        keys, complete = self._payloads(keys.take(rows))
         objects = keys.first() == _BRACE
         texts = np.zeros(len(rows), np.bool_)
         if len(self.key) == 1:
             texts = ~objects
             if self.schema[self.key[0]].type == pa.string():
-                texts |= objects & ~told
+                texts |= objects & ~complete
         self._delete_texts(gathered, keys.take(texts), rows[texts])
         decoded = self._keys.decode(
             keys.buffer,
@@ -323,10 +323,10 @@ class ChangelogDecoder:
 
     def _payloads(self, keys: Texts) -> tuple[Texts, np.ndarray]:
         """Keys, those that are wrapped without the wrapping; and which are objects that have the columns."""
-        told = np.zeros(len(keys), np.bool_)
+        complete = np.zeros(len(keys), np.bool_)
         some = np.flatnonzero(keys.first() == _BRACE)
         if not len(some):
-            return keys, told
+            return keys, complete
         found = self._wrapped.find(keys.take(some))
         payload = found.of["payload"]
         wrapped = (
@@ -337,8 +337,8 @@ class ChangelogDecoder:
         length[some[wrapped]] = payload.length[wrapped]
         keys = Texts(payload.buffer, start, length)
         members = self._members.find(keys.take(some)).of.values()
-        told[some] = np.logical_and.reduce([one.known for one in members])
-        return keys, told
+        complete[some] = np.logical_and.reduce([one.known for one in members])
+        return keys, complete
 
     def _delete_texts(self, gathered: Gathered, keys: Texts, rows: np.ndarray) -> None:
         """Deletes the rows whose key column has some text."""
@@ -400,11 +400,11 @@ class _PreciseDecoder:
         self._schema = schema
         self._decimals = [i for i, one in enumerate(schema) if one.name in decimals]
         self._times = [i for i, one in enumerate(schema) if one.name in times]
-        told: dict[str, Any] = {
+        types: dict[str, Any] = {
             **dict.fromkeys(decimals, pa.string()),
             **dict.fromkeys(times, pa.int64()),
         }
-        fields = (replace(one, type=told.get(one.name, one.type)) for one in schema)
+        fields = (replace(one, type=types.get(one.name, one.type)) for one in schema)
         self._decoder = JsonDecoder(Schema(tuple(fields)))
 
     def decode(self, buffer: np.ndarray, start: np.ndarray, length: np.ndarray) -> Decoded:

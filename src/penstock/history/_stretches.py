@@ -1,4 +1,4 @@
-"""What is read of a partition, and from where."""
+"""Where a read of a topic's history changes from the table to the log, by partition."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Stretch"]
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Of one partition: which offsets come from the table, which from the log."""
+    """Offsets of one partition: those that the Iceberg table has, and those behind them, of the log."""
 
     partition: int
     table: range

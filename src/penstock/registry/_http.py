@@ -183,8 +183,8 @@ def _rule_endpoints(registry: Registry) -> list[tuple[str, str, _Answer]]:
         found = registry.compatibility(
             _subject(request), version, body, normalize=_flag(request, "normalize")
         )
-        told = {"messages": found} if _flag(request, "verbose") else {}
-        return {"is_compatible": not found, **told}
+        more = {"messages": found} if _flag(request, "verbose") else {}
+        return {"is_compatible": not found, **more}
 
     def config(request: Request, _: Mapping[str, Any]) -> dict[str, Any]:
         or_global = _flag(request, "defaultToGlobal")
@@ -274,10 +274,10 @@ def _form(request: Request) -> str:
 
 
 def _id(request: Request) -> int:
-    told = str(request.path_params["id"])
-    if not told.isdecimal() or int(told) >= 2**31:
-        raise Refusal(40403, f"Schema {told} not found")
-    return int(told)
+    text = str(request.path_params["id"])
+    if not text.isdecimal() or int(text) >= 2**31:
+        raise Refusal(40403, f"Schema {text} not found")
+    return int(text)
 
 
 def _flag(request: Request, *names: str) -> bool:

@@ -51,10 +51,10 @@ def find_entry(
     raise no_version(version)
 
 
-def references_in(state: Subjects, told: Mapping[str, Any]) -> tuple[Reference, ...]:
+def references_in(state: Subjects, body: Mapping[str, Any]) -> tuple[Reference, ...]:
     """What a request's schema names; the version -1 is the latest."""
     found: list[Reference] = []
-    given = told.get("references") or []
+    given = body.get("references") or []
     if not isinstance(given, list):
         raise Refusal(42201, f"Invalid references: expected a list; found {given!r}")
     for one in given:
@@ -102,7 +102,7 @@ def users_of(state: Subjects, entry: Entry) -> list[Entry]:
     return [
         one for one in state.entries()
         if not one.is_deleted
-        and any((told.subject, told.version) == place for told in one.schema.references)
+        and any((used.subject, used.version) == place for used in one.schema.references)
     ]  # fmt: skip
 
 

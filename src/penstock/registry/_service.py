@@ -159,7 +159,7 @@ class Registry:
     def lookup(
         self,
         subject: str,
-        told: Mapping[str, Any],
+        body: Mapping[str, Any],
         form: str = "",
         *,
         normalize: bool,
@@ -170,7 +170,7 @@ class Registry:
         normalize = normalizes(state, subject, asked=normalize)
         if not state.versions(subject, deleted=deleted):
             raise no_subject(subject)
-        schema, parsed = self._taken(state, told, normalize=normalize)
+        schema, parsed = self._taken(state, body, normalize=normalize)
         found = self._same(
             state, state.versions(subject, deleted=deleted), schema, parsed, normalize=normalize
         )
@@ -179,19 +179,19 @@ class Registry:
         return self._formed(found.schema, _shown(found), form)
 
     def register(
-        self, subject: str, told: Mapping[str, Any], *, normalize: bool = False
+        self, subject: str, body: Mapping[str, Any], *, normalize: bool = False
     ) -> dict[str, Any]:
         """`POST /subjects/{subject}/versions`."""
         # Without a writer at first: most producers register an existing schema, and a long comparison, whose
         # result is kept, holds up nobody.
-        entry, is_new = self._entry_for(self._state(), subject, told, normalize=normalize)
+        entry, is_new = self._entry_for(self._state(), subject, body, normalize=normalize)
         if not is_new:
             return _registered(entry)
         made: list[Entry] = []
 
         def decide(state: Subjects) -> list[Write]:
             made.clear()
-            entry, is_new = self._entry_for(state, subject, told, normalize=normalize)
+            entry, is_new = self._entry_for(state, subject, body, normalize=normalize)
             made.append(entry)
             return [schema_record(entry)] if is_new else []
 
@@ -199,28 +199,28 @@ class Registry:
         return _registered(made[0])
 
     def _entry_for(
-        self, state: Subjects, subject: str, told: Mapping[str, Any], *, normalize: bool
+        self, state: Subjects, subject: str, body: Mapping[str, Any], *, normalize: bool
     ) -> tuple[Entry, bool]:
         """The version that a schema is, and whether it must be written."""
         check_subject(subject)
         mode = mode_of(state, subject)
         normalize = normalizes(state, subject, asked=normalize)
-        schema, parsed = self._taken(state, told, normalize=normalize)
+        schema, parsed = self._taken(state, body, normalize=normalize)
         for key in ("id", "version"):
-            if not isinstance(told.get(key), int | None):
-                raise Refusal(42201, f"Invalid {key}: expected a number; found {told[key]!r}")
+            if not isinstance(body.get(key), int | None):
+                raise Refusal(42201, f"Invalid {key}: expected a number; found {body[key]!r}")
         before = state.versions(subject)
         same = self._same(state, before, schema, parsed, normalize=normalize)
-        asked_id = told.get("id")
+        asked_id = body.get("id")
         if same is not None and asked_id in (None, -1, same.id):
             return same, False
         if mode in ("READONLY", "READONLY_OVERRIDE"):
             raise Refusal(42205, f"Subject {subject} is in read-only mode")
         version = max((one.version for one in state.versions(subject, deleted=True)), default=0) + 1
-        if asked_id not in (None, -1) or told.get("version") not in (None, -1, version):
+        if asked_id not in (None, -1) or body.get("version") not in (None, -1, version):
             if mode != "IMPORT":
                 raise Refusal(42205, f"Subject {subject} is not in import mode")
-            return self._imported(state, subject, told, schema, version), True
+            return self._imported(state, subject, body, schema, version), True
         if mode == "IMPORT":
             raise Refusal(42205, f"Subject {subject} is in import mode: an id is needed")
         broken = self._breaks(state, subject, schema, [*before])
@@ -236,14 +236,14 @@ class Registry:
         return Entry(subject, version, id_, state.by_id.get(id_, schema)), True
 
     def _imported(
-        self, state: Subjects, subject: str, told: Mapping[str, Any], schema: Schema, version: int
+        self, state: Subjects, subject: str, body: Mapping[str, Any], schema: Schema, version: int
     ) -> Entry:
-        id_ = int(told.get("id") or 0)
+        id_ = int(body.get("id") or 0)
         if not 1 <= id_ < 2**31:
             raise Refusal(42205, f"expected an id of [1, 2^31-1] in import mode; found {id_}")
         if state.by_id.get(id_, schema) != schema:
             raise Refusal(42205, f"Overwrite new schema with id {id_} is not permitted.")
-        version = int(told.get("version") or version)
+        version = int(body.get("version") or version)
         if not 1 <= version < 2**31:
             raise invalid_version(version)
         return Entry(subject, version, id_, schema)
@@ -259,17 +259,17 @@ class Registry:
         return state.greatest_id + 1
 
     def _taken(
-        self, state: Subjects, told: Mapping[str, Any], *, normalize: bool
+        self, state: Subjects, body: Mapping[str, Any], *, normalize: bool
     ) -> tuple[Schema, Parsed]:
         """A request's schema."""
-        text = told.get("schema")
+        text = body.get("schema")
         if not isinstance(text, str) or not text.strip():
             raise Refusal(42201, f"Empty schema: expected a text in 'schema'; found {text!r}")
-        named = told.get("schemaType") or "AVRO"
+        named = body.get("schemaType") or "AVRO"
         if not isinstance(named, str) or named not in Kind.__members__:
             raise Refusal(42201, f"Invalid schema type {named}: expected {', '.join(Kind)}")
-        references = references_in(state, told)
-        more = {key: told[key] for key in ("metadata", "ruleSet") if told.get(key)}
+        references = references_in(state, body)
+        more = {key: body[key] for key in ("metadata", "ruleSet") if body.get(key)}
         schema = Schema(
             Kind(named), text, references, json.dumps(more, sort_keys=True) if more else ""
         )
@@ -382,12 +382,12 @@ class Registry:
     # -- compatibility -----------------------------------------------------------------------------
 
     def compatibility(
-        self, subject: str, version: str | None, told: Mapping[str, Any], *, normalize: bool
+        self, subject: str, version: str | None, body: Mapping[str, Any], *, normalize: bool
     ) -> list[str]:
         """`POST /compatibility/subjects/{subject}/versions[/{version}]`: what breaks."""
         state = self._state()
         normalize = normalizes(state, subject, asked=normalize)
-        schema, _ = self._taken(state, told, normalize=normalize)
+        schema, _ = self._taken(state, body, normalize=normalize)
         if version is None:
             before = state.versions(subject)
         else:
@@ -436,9 +436,9 @@ class Registry:
             return config_of(state, subject)
         return state.configs[subject]
 
-    def set_config(self, subject: str | None, told: Mapping[str, Any]) -> dict[str, Any]:
+    def set_config(self, subject: str | None, body: Mapping[str, Any]) -> dict[str, Any]:
         """`PUT /config[/{subject}]`."""
-        level = told.get("compatibility")
+        level = body.get("compatibility")
         if level is not None and str(level).upper() not in Level.__members__:
             raise Refusal(
                 42203,
@@ -447,7 +447,7 @@ class Registry:
             )
         if subject is not None:
             check_subject(subject)
-        value = {key: told[key] for key in _CONFIG if told.get(key) is not None}
+        value = {key: body[key] for key in _CONFIG if body.get(key) is not None}
         if level is not None:
             value["compatibilityLevel"] = str(level).upper()
 
@@ -456,7 +456,7 @@ class Registry:
             return [config_record(subject, {**state.configs.get(subject, {}), **value})]
 
         self._store.write(decide)
-        return dict(told) | ({} if level is None else {"compatibility": str(level).upper()})
+        return dict(body) | ({} if level is None else {"compatibility": str(level).upper()})
 
     def delete_config(self, subject: str | None) -> dict[str, Any]:
         """`DELETE /config[/{subject}]`."""
@@ -481,10 +481,10 @@ class Registry:
         return {"mode": mode_of(state, subject)}
 
     def set_mode(
-        self, subject: str | None, told: Mapping[str, Any], *, force: bool = False
+        self, subject: str | None, body: Mapping[str, Any], *, force: bool = False
     ) -> dict[str, str]:
         """`PUT /mode[/{subject}]`."""
-        mode = str(told.get("mode")).upper()
+        mode = str(body.get("mode")).upper()
         if mode not in MODES:
             raise Refusal(42204, f"Invalid mode. Valid values are {', '.join(MODES)}")
         if subject is not None:

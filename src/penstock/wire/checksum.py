@@ -1,4 +1,4 @@
-"""CRC-32C, from the package crc32c, which has the processor do it.
+"""CRC-32C by the processor's own instruction, from the package crc32c.
 
 The package asks for its own version when it is imported, and for that Python loads e-mail, CSV and ZIP:
 1.6 MiB of a broker's memory at rest. So the extension module is loaded without the package around it.

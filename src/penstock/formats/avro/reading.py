@@ -198,14 +198,14 @@ def reading_of(text: str) -> Reading:
         SchemaError: it is none, or no record's.
     """
     try:
-        told = json.loads(text)
+        root = json.loads(text)
     except ValueError as error:
         raise SchemaError(f"expected an Avro schema as JSON; found {text!r} ({error})") from None
-    if not isinstance(told, dict) or told.get("type") != "record":
+    if not isinstance(root, dict) or root.get("type") != "record":
         raise SchemaError(f"expected an Avro schema of type 'record'; found {text[:100]!r}")
     names: dict[str, _Field | None] = {}
     return Reading(
-        tuple((one["name"], _field(one["type"], names)) for one in told.get("fields", []))
+        tuple((one["name"], _field(one["type"], names)) for one in root.get("fields", []))
     )
 
 
@@ -243,11 +243,11 @@ def is_wider(found: pa.DataType, wanted: pa.DataType) -> bool:
     return found == wanted or (found, wanted) in _WIDER
 
 
-def _field(told: Any, names: dict[str, _Field | None]) -> _Field:
+def _field(node: Any, names: dict[str, _Field | None]) -> _Field:
     """How an Avro type is read; `names` has those that were defined before, None within themselves."""
-    if isinstance(told, list):
-        return _union([_field(one, names) for one in told])
-    name, more = (told, {}) if isinstance(told, str) else (told.get("type"), told)
+    if isinstance(node, list):
+        return _union([_field(one, names) for one in node])
+    name, more = (node, {}) if isinstance(node, str) else (node.get("type"), node)
     if isinstance(name, str) and name in names:
         known = names[name]
         if known is None:
@@ -318,9 +318,9 @@ def _kind(name: Any, more: Mapping[str, Any], names: dict[str, _Field | None]) -
             )
 
 
-def _decimal_of(told: Mapping[str, Any]) -> pa.DataType | None:
+def _decimal_of(node: Mapping[str, Any]) -> pa.DataType | None:
     """The type of a decimal; None where it has more digits than a column may have."""
-    digits, places = int(told["precision"]), int(told.get("scale", 0))
+    digits, places = int(node["precision"]), int(node.get("scale", 0))
     if not 0 <= places <= digits or not 1 <= digits <= DECIMAL_DIGITS_MAX:
         return None
     return pa.decimal128(digits, places)

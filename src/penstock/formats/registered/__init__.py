@@ -242,13 +242,13 @@ def _ids(records: Records) -> np.ndarray:
 
 def _without_heads(records: Records) -> Records:
     """Keys and values without their heads; keys that have none are text."""
-    told: dict[str, Any] = {}
+    behind: dict[str, Any] = {}
     for part in ("key", "value"):
         start, length = getattr(records, f"{part}_start"), getattr(records, f"{part}_length")
         headed = (length >= HEAD_BYTES) & (Texts(records.buffer, start, length).first() == 0)
-        told[f"{part}_start"] = np.where(headed, start + HEAD_BYTES, start)
-        told[f"{part}_length"] = np.where(headed, length - HEAD_BYTES, length).astype(np.int32)
-    return replace(records, **told)
+        behind[f"{part}_start"] = np.where(headed, start + HEAD_BYTES, start)
+        behind[f"{part}_length"] = np.where(headed, length - HEAD_BYTES, length).astype(np.int32)
+    return replace(records, **behind)
 
 
 def _apart(records: Records, parts: Sequence[tuple[np.ndarray, Any]]) -> Changes:
@@ -278,8 +278,8 @@ def _bad(made: Sequence[tuple[np.ndarray, Changes]]) -> Iterator[tuple[int, str]
 
 def _units(text: str) -> tuple[frozenset[str], frozenset[str]]:
     """The columns of a schema, or of its envelopes, that are microseconds, and those that are unscaled."""
-    told = _plain(json.loads(text))
-    properties = told.get("properties", {})
+    node = _plain(json.loads(text))
+    properties = node.get("properties", {})
     after = _plain(properties.get("after"))
     columns = after.get("properties", {}) if "op" in properties else properties
     titles = {name: _plain(one).get("title") for name, one in columns.items()}
@@ -289,11 +289,11 @@ def _units(text: str) -> tuple[frozenset[str], frozenset[str]]:
     )
 
 
-def _plain(told: Any) -> dict[str, Any]:
+def _plain(node: Any) -> dict[str, Any]:
     """A schema without the choice of null."""
-    if not isinstance(told, dict):
+    if not isinstance(node, dict):
         return {}
-    for one in told.get("oneOf", ()):
+    for one in node.get("oneOf", ()):
         if isinstance(one, dict) and one.get("type") != "null":
             return one
-    return told
+    return node

@@ -1,4 +1,4 @@
-"""Whether what a checkpoint vouches for is still so: each batch is checked once before it is served.
+"""Checks batches that a checkpoint vouches for: each of them once, before it is served first.
 
 A segment that is opened with a checkpoint is not read. Its batches are checked when a reader first
 comes near them, an index interval (16 KiB, or one batch) at a time: each checksum, and, as offsets

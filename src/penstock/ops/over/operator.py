@@ -40,10 +40,10 @@ from penstock.state.trace import Trace
 __all__ = ["Ordered", "WindowFunctions"]
 
 COPY: Final = "$copy"  # int64, how many rows before are equal to a row in all columns
-READ_ROWS: Final = (
-    4  # above 0; of each side of a change and each piece, in addition to those that are needed
-)
-READ_TIMES: Final = 8  # as many the next time
+READ_ROWS: Final = 4
+"""Rows that are read at each side of a change and of each piece, in addition to the needed ones; above 0."""
+READ_TIMES: Final = 8
+"""By how much they grow where they were too few."""
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
     invariant: a document's version is 1 + the offset of the newest record of its key that was written
 
-So a record that is written again, or late by a process that was taken over from, changes nothing. Offsets and
-epoch are a document of their own, which is replaced only as the one that was read (`if_seq_no`).
+So a record that is written again, or late by a process that another one has replaced, changes nothing.
+Offsets and epoch are a document of their own, which is replaced only as the one that was read (`if_seq_no`).
 
 `TABLE` is an alias of the index `TABLE-000001`, whose offsets are a document of its own. A rebuild writes
 `TABLE-000002`, and one request gives it the alias, with which the offsets change as well. Before each write
