@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sqlglot import exp
 
 from penstock.core.schema import TIMESTAMP, Field, Schema
@@ -10,22 +12,22 @@ from penstock.expr.duck import stopped_at
 from penstock.expr.query import query_columns
 from penstock.sql.scope import Environment
 
-__all__ = ["columns_at", "columns_of"]
+__all__ = ["columns_at", "columns_of", "tables_of"]
 
 
-def columns_of(text: str, tree: exp.Expr, env: Environment) -> Schema:
+def columns_of(text: str, named: Iterable[str], env: Environment) -> Schema:
     """The columns of a query.
 
     Args:
         text: of it.
-        tree: whose tables it reads, or more.
-        env: these tables.
+        named: the tables that it reads, or more.
+        env: these tables, and others.
 
     Raises:
         SchemaError: DuckDB finds something wrong with it, in its words.
     """
     schemas = {}
-    for name in dict.fromkeys(table.name.lower() for table in tree.find_all(exp.Table)):
+    for name in named:
         table = env.tables.get(name)
         if table is None:
             continue
@@ -39,6 +41,11 @@ def columns_of(text: str, tree: exp.Expr, env: Environment) -> Schema:
             stopped_at({name: one.arrow for name, one in schemas.items()}, text) or error.near
         )
         raise
+
+
+def tables_of(tree: exp.Expr) -> list[str]:
+    """The names of the tables that a query reads, each once, in small letters."""
+    return list(dict.fromkeys(table.name.lower() for table in tree.find_all(exp.Table)))
 
 
 def columns_at(query: exp.Expr, place: exp.Expr, env: Environment) -> Schema:
@@ -69,4 +76,4 @@ def columns_at(query: exp.Expr, place: exp.Expr, env: Environment) -> Schema:
         recursive = "RECURSIVE " if any(one.args.get("recursive") for one in levels) else ""
         parts = ", ".join(cte.sql(dialect="duckdb") for cte in upper.values())
         text = f"WITH {recursive}{parts} {text}"
-    return columns_of(text, place.root(), env)
+    return columns_of(text, tables_of(place.root()), env)

@@ -215,15 +215,14 @@ def _shown(tree: exp.Expr) -> str:
 # -- what is made of it -----------------------------------------------------------------------------
 
 
-def clocks_of(tree: exp.Expr, env: Environment) -> tuple[Source, ...]:
+def clocks_of(named: Iterable[str], env: Environment) -> tuple[Source, ...]:
     """Whose watermarks are a query's now(): the streams that it reads; of tables alone, these.
 
     Args:
-        tree: the query.
+        named: the tables that the query names.
         env: the tables that it may name.
     """
-    names = dict.fromkeys(table.name.lower() for table in tree.find_all(exp.Table))
-    nodes = [env.tables[name].rows.node for name in names if name in env.tables]
+    nodes = [env.tables[name].rows.node for name in named if name in env.tables]
     found = {one: None for node in nodes for one in ancestors(node) if isinstance(one, Source)}
     sources = sorted(found, key=lambda one: one.topic)
     streams = tuple(one for one in sources if one.changelog is None)
