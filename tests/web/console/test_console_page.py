@@ -531,3 +531,43 @@ def test_counts_of_dead_letters_lead_to_them(browser: Any, log: Log, views: Any)
                 page.wait_for_selector("#pipeline:not([hidden])")
     finally:
         server.close()
+
+
+def test_views_are_asked_for_where_they_are_shown(browser: Any, log: Log, views: Any) -> None:
+    """Not while another page is; trouble with them is reported on theirs alone."""
+    pipeline = Pipeline(version=7, rows=1_000)
+    server = Server(views, pipeline.board.status, console=Console(lambda: log.address))
+    try:
+        with visit(browser, f"{server.url}/#/topics") as page:
+            asked: list[str] = []
+            page.on("request", lambda one: asked.append(urlsplit(one.url).path))
+            page.route(
+                "**/api/views",
+                lambda route: route.fulfill(status=503, json={"error": "unreadable"}),
+            )
+            page.get_by_role("link", name="clicks", exact=True).click()
+            records(page, 50)
+            assert "/api/views" not in asked
+            page.get_by_role("link", name="Pipeline").click()
+            page.get_by_text("The views can't be read: unreadable").wait_for()
+            page.get_by_role("link", name="Topics").click()
+            page.get_by_text("The views can't be read: unreadable").wait_for(state="hidden")
+            page.unroute("**/api/views")
+            page.get_by_role("link", name="Pipeline").click()
+            page.wait_for_selector("#pipeline .card .chart svg")
+            assert not page.is_visible("#notice")
+    finally:
+        server.close()
+
+
+def test_a_pipeline_without_records_says_how_to_send_some(browser: Any, views: Any) -> None:
+    """In place of its views, with the name of a topic that it reads."""
+    views.tables = {}
+    pipeline = Pipeline(version=7, rows=0)
+    server = Server(views, pipeline.board.status)
+    try:
+        with visit(browser, server.url) as page:
+            [topic, *_] = pipeline.board.status(history=False)["sources"]
+            page.locator("#empty code", has_text=f"penstock produce {topic}").wait_for()
+    finally:
+        server.close()

@@ -8,7 +8,7 @@ import pytest
 from tests.patience import wait_until
 
 from penstock.errors import BrokerError
-from penstock.web.console.lag import GROUPS_MAX, TIERS, TOPICS_MAX, LagHistory
+from penstock.web.console.lag import GROUPS_MAX, TIERS, TOPICS_MAX, LagHistory, next_look_s
 
 T0 = 1_767_225_600  # 2026-01-01T00:00:00Z, where stretches of every width begin
 
@@ -106,3 +106,10 @@ def test_it_looks_in_a_thread_and_survives_a_log_that_is_away() -> None:
         history.close()
         assert history._thread is not None
         wait_until(lambda: not history._thread.is_alive(), "the thread to end")
+
+
+def test_no_stretch_is_left_out_however_long_looks_take() -> None:
+    """Each look is at the clock's next step; where looks take long, they are whole steps apart."""
+    assert [next_look_s(T0 + 3.5, took_s) for took_s in (0.0, 0.3)] == [6.5, 6.5]
+    assert next_look_s(T0 + 1.0, 0.5) == pytest.approx(9 + 10)
+    assert next_look_s(float(T0), 0.01) == 10.0

@@ -46,7 +46,9 @@ def capture_state(
     stored_ms = None if found is None else whole(found.get("stored_ms"))
     if control == "pause":
         reason = "It was paused. The database keeps its log meanwhile, which takes space there."
-        return state_of("paused", "warn", stored_ms, reason, f"penstock capture resume {name}")
+        return state_of(
+            "paused", "warn", stored_ms, reason, f"Resume it: penstock capture resume {name}"
+        )
     if found is None:
         reason = "It has stored no position yet: the snapshot isn't complete, or it couldn't begin."
         return state_of("snapshot", "wait", None, reason, "Look at the output of its process.")

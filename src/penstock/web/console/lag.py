@@ -8,6 +8,7 @@ what is kept is bounded whatever the time: `len(stretches) <= kept` in each tier
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from array import array
@@ -33,6 +34,17 @@ TIERS: Final = ((10, 400), (60, 400), (300, 320), (1800, 350))
 """Seconds of a stretch, and how many are kept: more than an hour, six hours, a day and a week."""
 NONE: Final = -1
 """The lag in a topic that the group didn't have then."""
+
+
+def next_look_s(now_s: float, took_s: float) -> float:
+    """How long to wait for the next look: until a step of the clock, so that no stretch is left out.
+
+    Args:
+        now_s: since 1970.
+        took_s: how long the last look took.
+    """
+    wait_s = LOOK_S - now_s % LOOK_S
+    return wait_s + math.ceil(max(took_s / LOOK_SHARE_MAX - wait_s, 0.0) / LOOK_S) * LOOK_S
 
 
 class _Tier:
@@ -100,7 +112,7 @@ class LagHistory:
             begun = time.monotonic()
             with contextlib.suppress(PenstockError, OSError):  # the chart has a gap
                 self.add(self._look())
-            wait_s = max(LOOK_S, (time.monotonic() - begun) / LOOK_SHARE_MAX)
+            wait_s = next_look_s(self._clock(), time.monotonic() - begun)
 
     def add(self, seen: Mapping[str, Mapping[str, int]]) -> None:
         """Keeps what a look has seen; forgets groups that were not seen for as long as is kept."""

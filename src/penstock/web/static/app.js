@@ -211,7 +211,7 @@ function schedule() {
 
 async function refresh() {
   state.missed = state.busy;
-  if (state.busy || !state.online || document.hidden) return;
+  if (state.busy || !state.online || document.hidden || $("pipeline").hidden) return; // no views are on the other pages
   const version = state.status && state.status.version;
   state.busy = true;
   state.due = Date.now() + REFRESH_MS;
@@ -276,7 +276,11 @@ function notice(text) {
 
 function arrange(views) {
   $("empty").hidden = views.length > 0;
-  $("empty").textContent = "No views yet: they appear with the first batch that reads records.";
+  if (!views.length) {
+    const topic = Object.keys((state.status && state.status.sources) || {})[0];
+    $("empty").replaceChildren("No views yet. They appear when the first records have been read. ",
+      ...(topic ? [`Send some that fit the stream ${topic}: `, html("code", { textContent: `penstock produce ${topic} < records.jsonl` })] : []));
+  }
   for (const [name, card] of state.views) {
     if (!views.some((v) => v.name === name)) { card.root.remove(); state.views.delete(name); }
   }

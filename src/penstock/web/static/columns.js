@@ -125,7 +125,7 @@ export class Columns {
     const cellOf = (event) => event.target.closest("tr.record > td");
     const first = list.querySelector("tr.record > td");
     if (first) first.tabIndex = 0;
-    list.onpointerover = (event) => { const td = cellOf(event); if (td && copy.parentNode !== td) td.append(copy); };
+    list.onpointerover = (event) => { const td = cellOf(event); if (td && td.cellIndex && copy.parentNode !== td) td.append(copy); }; // the time is a button itself
     list.onpointerleave = () => copy.remove();
     list.addEventListener("focusin", (event) => {
       const td = cellOf(event);

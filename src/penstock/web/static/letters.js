@@ -3,7 +3,7 @@
 import { html } from "./chart.js";
 import { confirmed } from "./dialog.js";
 import { count } from "./format.js";
-import { ask, button, code, empty, hint, link, site, table, time, title } from "./pieces.js";
+import { ask, button, empty, hint, link, site, table, time, title } from "./pieces.js";
 import { brief, pre } from "./records.js";
 
 const OPEN = ["open", "repaired"]; // states in which something can be done
@@ -21,7 +21,7 @@ export async function reasons() {
   return [
     title("Dead letters", hint("records that could not be used, by reason")),
     rows.length ? table("Dead letters by reason", ["#letters", "state", "reason", "from", "in topic", "first UTC", "last UTC"], rows)
-      : empty("There are no dead letters. A record that doesn't fit its stream's schema, or that is late, appears here with the reason. To see one: ", code("echo 'not JSON' | penstock produce clicks")),
+      : empty("There are no dead letters. A pipeline puts a record here, with the reason, when it is late or doesn't fit its stream's schema."),
     rows.length ? readOnly() : null,
   ];
 }
@@ -112,7 +112,7 @@ function workbench(name, query, shown, redraw) {
   };
   tally();
   return {
-    tools: html("div", { className: "bar tools" }, replay, drop, about),
+    tools: html("div", { className: "bar tools work" }, replay, drop, about),
     box(one) {
       const box = html("input", { type: "checkbox", ariaLabel: `letter ${one.id}` });
       box.onchange = tally;

@@ -21,5 +21,5 @@ export function troubles(label, some) {
   const bad = some.filter((one) => one.state.reason);
   return bad.length ? [html("ul", { className: "troubles", ariaLabel: label }, ...bad.map((one) => html("li", { className: one.state.level },
     html("b", { textContent: `${one.name}: ${one.state.name}` }), one.state.since ? ` since ${time(one.state.since).replace(/\.\d+$/, "")} UTC. ` : ". ",
-    `${one.state.reason.replace(/\.?$/, ".")} `, one.state.advice ? html("span", { className: "advice", textContent: one.state.advice }) : "")))] : [];
+    `${/[.?!]$/.test(one.state.reason) ? one.state.reason : `${one.state.reason}.`} `, one.state.advice ? html("span", { className: "advice", textContent: one.state.advice }) : "")))] : [];
 }
