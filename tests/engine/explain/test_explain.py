@@ -76,6 +76,24 @@ def test_the_graph_is_shown_before_it_runs(tmp_path: Path, monkeypatch: pytest.M
     assert found.output == WANTED
 
 
+def test_orders_and_window_functions_are_shown_as_in_sql() -> None:
+    """Not as the values that they are stored as."""
+    app = ps.App("p")
+    app.stream("orders", "customer STRING, amount DOUBLE")
+    app.view(
+        "ranked",
+        sql="SELECT customer, amount, row_number() OVER w AS place, lag(amount, 2) OVER w AS two, "
+        "sum(amount) OVER (w ROWS BETWEEN 3 PRECEDING AND 1 FOLLOWING) AS near "
+        "FROM orders WINDOW w AS (PARTITION BY customer ORDER BY amount DESC) QUALIFY place <= 3",
+    )
+    text = explain(compile_graph(app.graph(), {"orders": 1}, 2))
+    assert "window functions by customer" in text
+    assert "order amount DESC" in text
+    for told in ("= row_number()", "= lag(amount, 2)", "= sum(amount) over rows -3 to 1"):
+        assert told in text, text
+    assert not re.search(r"True|False|None|{", text)
+
+
 def test_state_and_watermarks_are_shown_once_it_has_run() -> None:
     """Sizes come from the committed version."""
     app = ps.App("p")

@@ -126,7 +126,7 @@ def _detail(spec: Json) -> str:
             if spec.get(name):
                 text += f", {word} {duration_text(spec[name])}"
         return text
-    told = [f"{name.removesuffix('_us').replace('_', ' ')} {_value(name, value)}"
+    told = [f"{name.removesuffix('_us').replace('_', ' ')} {_value(name, value)}".rstrip()
             for name, value in spec.items()
             if name not in _TOLD and value not in (None, False, [], "")]  # fmt: skip
     calls = _calls(spec.get("computed", ()))
@@ -165,8 +165,27 @@ def _many(count: int, unit: str) -> str:
 def _value(name: str, value: Any) -> str:
     if name.endswith("_us") and isinstance(value, int):
         return duration_text(value) if value >= 0 else f"-({duration_text(-value)})"
+    if value is True:  # the name says it
+        return ""
+    if name == "order":
+        return ", ".join(_order(*one) for one in value)
+    if name == "functions":
+        return ", ".join(map(_function, value))
     if isinstance(value, list):
         return ", ".join(
             " ".join(map(str, one)) if isinstance(one, list) else str(one) for one in value
         )
     return str(value)
+
+
+def _order(column: str, descending: bool, nulls_first: bool = False) -> str:  # noqa: FBT001, FBT002 - a spec's
+    return column + " DESC" * descending + " NULLS FIRST" * nulls_first
+
+
+def _function(one: Json) -> str:
+    """A window function as it is written in SQL, with the rows that it is over."""
+    arguments = [one["column"]] if one["column"] else []
+    if one["n"]:
+        arguments.append(str(one["n"]))
+    over = "" if one["frame"] is None else " over rows {} to {}".format(*one["frame"])
+    return f"{one['name']} = {one['kind']}({', '.join(arguments)}){over}"
