@@ -142,6 +142,29 @@ def test_any_bytes_are_rows_or_bad(rows: list[bytes]) -> None:
     assert sorted([*found.rows.tolist(), *found.bad_rows.tolist()]) == list(range(len(rows)))
 
 
+def test_a_damaged_map_is_its_records_own() -> None:
+    """Cut anywhere, or with a key that isn't UTF-8; the records beside it are read."""
+    pairs = {"ab": 1, "c": 2}
+    writer = record(m={"type": "map", "values": "long"})
+    whole = encoded({"m": pairs}, writer)
+    damaged = [whole[:size] for size in range(len(whole))] + [whole.replace(b"ab", b"a\xff")]
+    found = decode("m MAP<STRING, BIGINT>", ps.avro(writer), [whole, *damaged, whole])
+    assert found.rows.tolist() == [0, len(damaged) + 1]
+    assert found.columns.to_pylist() == [{"m": list(pairs.items())}] * 2
+    assert found.reasons[-1] == "expected text in UTF-8; found other bytes"
+
+
+def test_the_last_of_equal_keys_counts() -> None:
+    """A map with one key twice could be read by nothing that comes after."""
+    columns, writer = "m MAP<STRING, BIGINT>", record(m={"type": "map", "values": "long"})
+    pairs = [
+        encoded(key, "string") + number(value) for key, value in (("a", 1), ("b", 2), ("a", 3))
+    ]
+    twice = number(3) + b"".join(pairs) + number(0)
+    found = decode(columns, ps.avro(writer), [encoded({"m": {"a": 7}}, writer), twice, number(0)])
+    assert found.columns.to_pylist() == [{"m": [("a", 7)]}, {"m": [("b", 2), ("a", 3)]}, {"m": []}]
+
+
 def test_a_head_says_which_schema_it_is() -> None:
     """Values of several writers in one batch; other ids, and what has no head, are bad."""
     old, new = record(n="int"), record(s=["null", "string"], n="long")

@@ -294,6 +294,21 @@ def test_the_reason_of_a_bad_record(record: bytes, reason: str) -> None:
     assert reason in found.reasons[0]
 
 
+def test_a_key_of_a_map_that_is_no_text_makes_its_record_bad() -> None:
+    """The records beside it are read."""
+    schema = Schema.parse("m MAP<STRING, BIGINT>")
+    text = protobuf_schema(schema, "R", "p").text
+    records = [HEAD + b"\x0a\x05\x0a\x01" + key + b"\x10\x02" for key in (b"a", b"\xff", b"b")]
+    found = decoded(ProtobufDecoder(schema, {7: text}.get), records)
+    assert found.columns.to_pylist() == [{"m": [("a", 2)]}, {"m": [("b", 2)]}]
+    assert found.rows.tolist() == [0, 2]
+    assert "UTF-8" in found.reasons[0]
+    again = decoded(
+        ProtobufDecoder(schema, {7: text}.get), [records[0] + b"\x0a\x05\x0a\x01a\x10\x07"]
+    )
+    assert again.columns.to_pylist() == [{"m": [("a", 7)]}]
+
+
 @pytest.mark.parametrize(
     ("columns", "reason"),
     [

@@ -303,3 +303,28 @@ def _empty(rows: int) -> pa.Array:
 def _code_bytes(values: pa.Array) -> pa.Array:
     data = pa.py_buffer(np.ascontiguousarray(codes(values)).tobytes())
     return pa.Array.from_buffers(pa.binary(8), len(values), [None, data]).cast(pa.binary())
+
+
+def maps_of(pairs: Any, type_: pa.DataType, mask: Any = None) -> Any:
+    """Maps of lists of pairs. Of a key that occurs twice in one the last value counts, as in JSON.
+
+    Args:
+        pairs: lists of structs of a key and a value.
+        type_: of the maps.
+        mask: where they are NULL.
+    """
+    keys, values = pairs.values.flatten()
+    keys = keys.fill_null("")  # of records that are cut there, or aren't UTF-8: they are bad
+    ends = np.asarray(pairs.offsets.to_numpy()).astype(np.int64)
+    owners = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
+    codes = keys.dictionary_encode().indices.to_numpy()
+    both = owners * (len(keys) + 1) + codes
+    _, from_behind = np.unique(both[::-1], return_index=True)
+    if len(from_behind) < len(both):
+        kept = np.sort(len(both) - 1 - from_behind)
+        index: Any = pa.array(kept)
+        keys, values = keys.take(index), values.take(index)
+        counts = np.bincount(owners[kept], minlength=len(ends) - 1)
+        ends = np.concatenate(([0], np.cumsum(counts)))
+    maps: Any = pa.MapArray  # its stubs don't know the mask
+    return maps.from_arrays(pa.array(ends.astype(np.int32)), keys, values, type_, mask=mask)

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.core import vectors
 from penstock.core.literals import uuid_of
 from penstock.core.schema import (
     DECIMAL_DIGITS_MAX,
@@ -566,10 +567,7 @@ def _map(value: _Field) -> _Field:
         found = pairs.read(rows, mask)
         if type_ is None:
             return pa.nulls(len(rows))
-        keys, items = found.values.flatten()
-        nulls: Any = pa.array(~(mask & rows.good))
-        maps: Any = pa.MapArray  # its stubs don't know the mask
-        return maps.from_arrays(found.offsets, keys, items, type_, mask=nulls)
+        return vectors.maps_of(found, type_, pa.array(~(mask & rows.good)))
 
     return _Field(type_, read)
 

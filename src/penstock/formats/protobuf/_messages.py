@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from penstock.core import vectors
 from penstock.core.literals import uuid_of
 from penstock.core.schema import (
     DECIMAL_DIGITS_MAX,
@@ -232,9 +233,7 @@ def _several(one: _Several, found: Found, start: np.ndarray, stop: np.ndarray) -
     values = one.read(items, at, size)
     offsets: Any = pa.array(ends.astype(np.int32))
     if pa.types.is_map(one.type):
-        keys, mapped = values.flatten()
-        maps: Any = pa.MapArray
-        return maps.from_arrays(offsets, keys, mapped, one.type)
+        return vectors.maps_of(pa.ListArray.from_arrays(offsets, values), one.type)
     kind: Any = one.type
     if values.type != kind.value_type:
         values = values.cast(kind.value_type)
