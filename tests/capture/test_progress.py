@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 
 from penstock.capture import _output
-from penstock.capture._capture import _read_again
 from penstock.capture._output import Captured, Output
 from penstock.capture._progress import Log, State, Watched, state_topic
 from penstock.capture._schemas import Shape, Version
+from penstock.capture._snapshots import written_before
 from penstock.client import Reader, live_keys
 from penstock.client.live_keys import LiveKeys
 from penstock.errors import FencedError
@@ -49,7 +49,7 @@ def test_keys_are_deleted_in_topics_of_former_snapshots_alone() -> None:
     topics = {"anew": "topic of anew", "dropped": "topic of dropped", "moved": "topic of moved"}
     topics |= {"shares": "one for all", "elsewhere": "of its own", "before": ""}
     known = {f"s.{name}": Version(1, Shape((), ()), topic) for name, topic in topics.items()}
-    found = _read_again(new, kept, {**former, **kept}, known)
+    found = written_before(new, kept, {**former, **kept}, known)
     assert found == {"s.anew": "topic of anew", "s.dropped": "topic of dropped"}
 
 

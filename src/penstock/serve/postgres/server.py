@@ -55,6 +55,7 @@ BACKLOG: Final = 64
 MECHANISM: Final = "SCRAM-SHA-256"
 LOG: Final = logging.getLogger("penstock.postgres")
 _HUNG_UP: Final = getattr(select, "POLLRDHUP", 0)  # Linux has it
+_TERMINATE: Final = b"X"
 _LENGTH: Final = struct.Struct("!i")
 
 
@@ -365,7 +366,7 @@ class _Connection:
         self._send(session.greeting() + key + session.ready())
         while True:
             kind, body = self._message(MESSAGE_BYTES_MAX)
-            if kind == b"X":
+            if kind == _TERMINATE:
                 return
             self.cancelled.clear()
             for part in session.take(kind, body):
@@ -380,12 +381,12 @@ class _Connection:
         found = poll.poll(0)
         if not found:
             return False
-        if isinstance(
-            self._client, ssl.SSLSocket
-        ):  # the end is a message, which can't be looked at
-            return bool(found[0][1] & (_HUNG_UP | select.POLLHUP | select.POLLERR))
-        try:
-            return not self._client.recv(1, socket.MSG_PEEK)
+        if found[0][1] & (_HUNG_UP | select.POLLHUP | select.POLLERR):
+            return True
+        if isinstance(self._client, ssl.SSLSocket):  # what it sent can't be looked at
+            return False
+        try:  # libpq says that it ends before it closes
+            return self._client.recv(1, socket.MSG_PEEK) in (b"", _TERMINATE)
         except OSError:
             return True
 
