@@ -61,7 +61,9 @@ class Bank:
         self.run = ps.testing.run(bank(), shaken=False)
         self.directory, self.random = directory, random.Random(1)
         self.grow()
-        self.queries = Queries(directory, QueryLimits(seconds=10 * PATIENCE_S, memory_bytes=512 << 20))
+        self.queries = Queries(
+            directory, QueryLimits(seconds=10 * PATIENCE_S, memory_bytes=512 << 20)
+        )
         self.server = PostgresServer(directory, queries=self.queries)
 
     def grow(self) -> None:
