@@ -228,7 +228,7 @@ class _Process:
         return pa.py_buffer(body)
 
     def _read(self, deadline: float, gone: Callable[[], bool], what: str) -> None:
-        """Reads the existing rows.
+        """Reads what the process has written.
 
         Raises:
             LimitError: the time is up, or the process is gone. It is of no use then.
