@@ -103,10 +103,10 @@ def test_machine_goes_on_where_it_stopped(tmp_path: Path) -> None:
         for seconds in ("10", "30", "90"):
             ran = penstock(tmp_path, "demo", "machine", "--seconds", seconds, "--no-ui")
             assert ran.returncode == 0, ran.stderr[-3_000:]
-            assert "load_per_minute" in ran.stdout
             with contextlib.suppress(QueryError):  # there is no version yet
                 found = Views(tmp_path / "machine.penstock").status()
                 if found["counts"]["rows"]["cpu"] > more_than:
+                    assert "load_per_minute" in ran.stdout
                     return found
         raise AssertionError(f"expected more than {more_than} rows of cpu; found {ran.stdout}")
 
