@@ -102,7 +102,7 @@ def pair(log) -> Iterator[Pair]:
         mariadb(**settings, **{"server-id": "7", "log-bin": "first-bin"}) as first,
         mariadb(**settings, **{"server-id": "8", "log-bin": "second-bin"}) as second,
     ):
-        yield Pair(first, second, log, f"failover{next(_numbers)}")
+        yield Pair(first, second, log, f"takeover{next(_numbers)}")
 
 
 def test_a_capture_goes_on_at_the_server_that_takes_over(pair) -> None:
