@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from tests.patience import PATIENCE_S, wait_until
 
 from penstock.broker import BrokerProcess
+from penstock.log.disk.journal import bodies_in
 from penstock.wire import batches
 from penstock.wire.kafka import ErrorCode
 
@@ -200,6 +202,40 @@ def test_second_version_of_the_protocol(speaker: Speaker) -> None:
     assert speaker.end(commit=True) == ErrorCode.invalid_txn_state  # there is nothing to commit
     assert speaker.end(commit=False) == 0  # but an abort of nothing gives an epoch
     assert speaker.describe() == ("CompleteAbort", 3)
+
+
+def test_the_partitions_of_a_request_join_at_once(
+    broker: BrokerProcess, raw: Raw, speaker: Speaker, tid: str, topic: str
+) -> None:
+    """With one record in the journal; without those that aren't there, and those without such a batch."""
+    batch = batches.build(
+        [(None, b"x")],
+        timestamps_ms=[NOW_MS],
+        producer_id=speaker.producer_id,
+        producer_epoch=speaker.epoch,
+        base_sequence=0,
+        attributes=TRANSACTIONAL,
+    )
+    other = batches.build([(None, b"y")], timestamps_ms=[NOW_MS])
+    names = {f"{topic}-{one}": [{"index": 0, "records": bytes(batch)}] for one in "ab"}
+    wanted = [{"name": n, "num_partitions": 1, "replication_factor": 1} for n in [*names, "plain"]]
+    raw.call(19, 5, topics=wanted, timeout=1000)
+    names |= {topic: [{"index": i, "records": bytes(batch)} for i in (1, 7)]}
+    names |= {"nowhere": [{"index": 0, "records": bytes(batch)}]}
+    names |= {"plain": [{"index": 0, "records": bytes(other)}]}
+    data = [{"name": name, "partition_data": parts} for name, parts in names.items()]
+    answer = raw.call(0, 12, transactional_id=tid, acks=-1, timeout=1000, topic_data=data)
+    codes = [[p["error_code"] for p in one["partition_responses"]] for one in answer["responses"]]
+    unknown = ErrorCode.unknown_topic_or_partition
+    assert codes == [[0], [0], [0, unknown], [unknown], [0]]
+    (found,) = raw.call(65, 0, transactional_ids=[tid])["transaction_states"]
+    places = {one["topic"]: one["partitions"] for one in found["topics"]}
+    assert places == {f"{topic}-a": [0], f"{topic}-b": [0], topic: [1]}
+    journal = bodies_in((broker.data / "transactions/state.journal").read_bytes())
+    assert sum(json.loads(one)[:2] == ["add", tid] for one in journal) == 1
+    assert speaker.end(commit=True) == 0
+    assert speaker.ends(0) == (0, 0)
+    assert speaker.ends(1) == (2, 2)
 
 
 def test_a_new_instance_fences_the_old(raw: Raw, speaker: Speaker, tid: str, topic: str) -> None:

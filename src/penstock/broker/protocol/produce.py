@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,6 +25,7 @@ from penstock.broker.storage.flusher import Flusher
 from penstock.broker.storage.room import Room
 from penstock.broker.storage.topics import Hosted, Topic, Topics
 from penstock.broker.transactions.coordinator import Coordinator
+from penstock.broker.transactions.machine import Place
 from penstock.errors import ProtocolError
 from penstock.log.errors import AppendError, RecordError, StorageError
 from penstock.wire.batches import DURABLE_LATER, HEADER_BYTES, Buffer
@@ -89,6 +90,8 @@ class Part:
 Request = list[tuple[bytes, list[Part]]]
 """Per topic: its name or id as it stood in the request (so that it can be given back), its
 partitions."""
+Writer = tuple[str, frozenset[Place]]
+"""Of a request: its transactional id, and where its transactional batches go."""
 
 
 def parse(frame: memoryview, at: int, version: int) -> tuple[int, str | None, Request]:
@@ -244,6 +247,17 @@ def _has_transactional(request: Request) -> bool:
     return False
 
 
+def _places(taken: Iterable[tuple[Topic | None, Part]]) -> frozenset[Place]:
+    """Where the transactional batches of a request go."""
+    return frozenset(
+        (topic.name, part.index)
+        for topic, part in taken
+        if topic is not None
+        and topic.partition(part.index) is not None
+        and _is_transactional(part.records)
+    )
+
+
 def _is_zstd(records: memoryview) -> bool:
     if len(records) <= ATTRIBUTES_AT or records[MAGIC_AT] != MAGIC:
         return False
@@ -290,21 +304,24 @@ class ProduceApi:
         anonymous = None
         if transactional_id is None and _has_transactional(request):
             anonymous = ErrorCode.transactional_id_authorization_failed
+        taken: list[tuple[Topic | None, Part]] = []
         for name, parts in request:
             topic = self._topic(name, version)
             refusal = anonymous
-            if refusal is None and self.guard.authorizer.is_on:
+            if acks not in {-1, 0, 1}:
+                refusal = ErrorCode.invalid_required_acks
+            elif refusal is None and self.guard.authorizer.is_on:
                 refusal = self._refusal(connection, transactional_id, topic, name, version)
             for part in parts:
-                if acks not in {-1, 0, 1}:
-                    part.code = ErrorCode.invalid_required_acks
-                    continue
                 if refusal is not None:
                     part.code = refusal
-                    continue
-                self._append(topic, part, version, transactional_id)
-                if part.hosted is not None:
-                    touched.append(part.hosted)
+                else:
+                    taken.append((topic, part))
+        writer = None if transactional_id is None else (transactional_id, _places(taken))
+        for topic, part in taken:
+            self._append(topic, part, version, writer)
+            if part.hosted is not None:
+                touched.append(part.hosted)
         due = touched if acks == -1 else [one for one in touched if one.log.is_sync_due]
         if acks == 0:
             self.flusher.begin(one.log for one in due)
@@ -369,25 +386,26 @@ class ProduceApi:
         return self.topics.get(text_of(name, flexible=version >= FLEXIBLE_FROM))
 
     def _transaction_fault(
-        self, records: memoryview, hosted: Hosted, version: int, transactional_id: str
+        self, records: memoryview, hosted: Hosted, version: int, writer: Writer
     ) -> ErrorCode | None:
         """Why a transactional batch is not part of its producer's transaction; None if it is.
 
-        Newer producers make the partition part of it with their first batch (KIP-890), and count from 0
-        in each transaction: where they don't, earlier batches were lost.
+        Newer producers make the partition part of it with their first batch (KIP-890), all partitions of a
+        request at once, and count from 0 in each transaction: where they don't, earlier batches were lost.
         """
         producer_id, epoch, sequence = _PRODUCER.unpack_from(records, _PRODUCER_AT)
+        transactional_id, places = writer
         who, place = (transactional_id, producer_id, epoch), (hosted.topic.name, hosted.index)
         machine = self.transactions.machine
+        fault = machine.fault_of(*who, place=place)
         if version >= JOINS_FROM:
-            answer = machine.add(self.clock_ms(), *who, places=(place,))
-            fault: ErrorCode | None = answer.code or None
-            if answer.change is not None:
-                self.transactions.apply(answer.change)
+            if fault is ErrorCode.invalid_txn_state:  # it isn't part of it yet
+                answer = machine.add(self.clock_ms(), *who, places=places)
+                fault = answer.code or None
+                if answer.change is not None:
+                    self.transactions.apply(answer.change)
             if not fault and sequence and not hosted.log.has_open_transaction(producer_id, epoch):
                 fault = ErrorCode.out_of_order_sequence_number
-        else:
-            fault = machine.fault_of(*who, place=place)
         match fault:
             case ErrorCode.producer_fenced:
                 return ErrorCode.invalid_producer_epoch
@@ -398,9 +416,7 @@ class ProduceApi:
             case _:
                 return fault
 
-    def _append(
-        self, topic: Topic | None, part: Part, version: int, transactional_id: str | None
-    ) -> None:
+    def _append(self, topic: Topic | None, part: Part, version: int, writer: Writer | None) -> None:
         hosted = topic.partition(part.index) if topic is not None else None
         records, part.records = part.records, None
         if hosted is None:
@@ -423,8 +439,8 @@ class ProduceApi:
         try:
             if self.room.is_full:
                 raise StorageError(self.room.message)
-            if transactional_id is not None and _is_transactional(records):
-                fault = self._transaction_fault(records, hosted, version, transactional_id)
+            if writer is not None and _is_transactional(records):
+                fault = self._transaction_fault(records, hosted, version, writer)
                 if fault is not None:
                     part.code = fault
                     part.message = (
