@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import subprocess
@@ -8,13 +9,16 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from tests.patience import PATIENCE_S, wait_until
 
 from penstock.broker import BrokerProcess
+from penstock.broker.storage.topics import Hosted, Topic
 from penstock.log.disk.journal import bodies_in
+from penstock.log.validation import LogConfig
 from penstock.wire import batches
 from penstock.wire.kafka import ErrorCode
 
@@ -409,6 +413,34 @@ def test_a_marker_wakes_a_committed_long_poll(
         reader.socket.settimeout(PATIENCE_S)
         answer = waiting.raw.receive(1, 6)
     assert time.monotonic() - began < 30, "it was woken, and didn't end by itself"
+    assert answer["responses"][0]["partitions"][0]["records"]
+
+
+def test_open_records_wake_those_who_read_them() -> None:
+    """Those who read what is committed wait on, until something changes for them."""
+
+    async def woken() -> list[list[bool]]:
+        log: Any = None  # isn't looked at
+        hosted = Hosted(Topic("t", UUID(int=1), {}, LogConfig()), 0, log)
+        loop, found = asyncio.get_running_loop(), []
+        for wake in (hosted.wake_for_open, hosted.wake):
+            loose, strict = loop.create_future(), loop.create_future()
+            hosted.waiters, hosted.committed_waiters = {loose}, {strict}
+            wake()
+            found.append([loose.done(), strict.done()])
+        return found
+
+    assert asyncio.run(woken()) == [[True, False], [True, True]]
+
+
+def test_an_open_transaction_wakes_a_long_poll(
+    speaker: Speaker, connect: Callable[[str], Raw], address: str
+) -> None:
+    """Of a reader of whatever is there."""
+    with connect(address) as reader:
+        reader.send_fetch(speaker.topic, 0, max_wait=600_000)
+        assert speaker.produce(0) == 0
+        answer = reader.receive(1, 11)
     assert answer["responses"][0]["partitions"][0]["records"]
 
 

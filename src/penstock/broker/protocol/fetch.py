@@ -323,10 +323,12 @@ async def _wait_and_answer(request: Request, slot: Slot, corr: int, version: int
     loop = asyncio.get_running_loop()
     deadline = loop.time() + request.max_wait_ms / 1000
     places = [one.hosted for _, parts in request.topics for one in parts if one.hosted is not None]
+    is_committed = request.is_committed
+    waiters = [one.committed_waiters if is_committed else one.waiters for one in places]
     while True:
         changed = loop.create_future()
-        for place in places:
-            place.waiters.add(changed)
+        for those in waiters:
+            those.add(changed)
         try:
             if _has_enough(request):
                 break
@@ -336,8 +338,8 @@ async def _wait_and_answer(request: Request, slot: Slot, corr: int, version: int
             finally:
                 timer.cancel()
         finally:
-            for place in places:
-                place.waiters.discard(changed)
+            for those in waiters:
+                those.discard(changed)
         if loop.time() >= deadline:
             break
     slot.send(_render(request, corr, version))

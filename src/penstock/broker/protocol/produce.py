@@ -436,10 +436,11 @@ class ProduceApi:
             part.code = ErrorCode.unsupported_compression_type
             part.message = f"expected zstd in version {ZSTD_FROM} or later, found version {version}"
             return
+        is_transactional = writer is not None and _is_transactional(records)
         try:
             if self.room.is_full:
                 raise StorageError(self.room.message)
-            if writer is not None and _is_transactional(records):
+            if writer is not None and is_transactional:
                 fault = self._transaction_fault(records, hosted, version, writer)
                 if fault is not None:
                     part.code = fault
@@ -468,4 +469,7 @@ class ProduceApi:
         flush_ms = hosted.log.config.flush_ms
         if flush_ms < self.flush_interval_ms:
             self.flusher.begin_within(flush_ms, hosted.log)
-        hosted.wake()
+        if is_transactional:  # its marker wakes those who read what is committed
+            hosted.wake_for_open()
+        else:
+            hosted.wake()

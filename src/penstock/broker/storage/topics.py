@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import re
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -43,13 +43,15 @@ FORMAT: Final = 1
 class Hosted:
     """A partition and those who wait for its next record."""
 
-    __slots__ = ("index", "is_tiering", "log", "topic", "waiters")
+    __slots__ = ("committed_waiters", "index", "is_tiering", "log", "topic", "waiters")
 
     def __init__(self, topic: Topic, index: int, log: Partition) -> None:
         self.topic = topic
         self.index = index
         self.log = log
         self.waiters: set[asyncio.Future[None]] = set()
+        #: For records that are committed: those of open transactions don't concern them.
+        self.committed_waiters: set[asyncio.Future[None]] = set()
         self.is_tiering = False  # its list of remote segments is being written
 
     @property
@@ -58,10 +60,19 @@ class Hosted:
         return self.is_tiering or self.log.is_syncing or self.log.compactor.is_busy
 
     def wake(self) -> None:
-        """Notifies the waiters that something changed."""
-        for waiter in self.waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        """Notifies all waiters that something changed."""
+        self.wake_for_open()
+        _wake(self.committed_waiters)
+
+    def wake_for_open(self) -> None:
+        """Notifies the waiters that there are more records of an open transaction."""
+        _wake(self.waiters)
+
+
+def _wake(waiters: Iterable[asyncio.Future[None]]) -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(None)
 
 
 @dataclass(slots=True)
