@@ -59,7 +59,7 @@ class BrokerSetting:
     @property
     def is_changeable(self) -> bool:
         """Whether this broker lets it be changed while it runs."""
-        return self.is_dynamic and not self.name.startswith(_TOLD_AT_START)
+        return self.is_dynamic and not self.name.startswith(_START_ONLY)
 
 
 @functools.cache
@@ -79,7 +79,7 @@ LEGACY: Final = {
 """Topic settings whose default Kafka keeps under a name in another unit, or under another setting: the
 broker setting that may be set, and the one that has the default. Kafka lists them once the first is
 set."""
-_TOLD_AT_START: Final = (
+_START_ONLY: Final = (
     "config.providers",
     "cordoned.log.dirs",
     "listener",

@@ -23,7 +23,7 @@ from penstock.broker.groups.settings import GroupSettings, broker_wide
 from penstock.broker.groups.store import GroupStore, Kept
 from penstock.broker.known_ends import known_ends
 from penstock.broker.listeners import Listener
-from penstock.broker.recovery import FormerTopics, go_on_above, tell_of_damage
+from penstock.broker.recovery import FormerTopics, go_on_above, report_damage
 from penstock.broker.security.guard import Guard
 from penstock.broker.services import Services
 from penstock.broker.share.shares import Shares
@@ -84,7 +84,7 @@ class Opening:
         self._topics = Topics(self._files, clock_ms, lost_power=lost_power)
         ends = known_ends(self._files.load, {one.id.hex: one.name for one in self._topics})
         go_on_above(self._topics, ends, clock_ms())
-        self._tell_of_lost_files()
+        self._report_lost_files()
         self._dynamic = DynamicSettings(self._files)
         self._topics.set_defaults(self._dynamic.topic_defaults())
         self._group_offsets = GroupOffsets(self._files)
@@ -106,7 +106,7 @@ class Opening:
         if self._tiering is not None:
             self._topics.attach(self._tiering.tier)
         self.services = self._services(listeners, advertised)
-        self._tell(began)
+        self._report(began)
         machine_run.note_run(config.data)
 
     def _identify(self) -> tuple[str, bool]:
@@ -118,7 +118,7 @@ class Opening:
         self._files.store("cluster.json", documents.dump({"id": cluster_id}))
         return cluster_id, True
 
-    def _tell_of_lost_files(self) -> None:
+    def _report_lost_files(self) -> None:
         """A file that is missing is not made silently."""
 
         def has(path: str) -> bool:
@@ -231,10 +231,10 @@ class Opening:
             transactions=self._transactions,
         )
 
-    def _tell(self, began_s: float) -> None:
+    def _report(self, began_s: float) -> None:
         """Says what was found."""
         topics = self._topics
-        tell_of_damage(topics)
+        report_damage(topics)
         _log.info(
             "opened %d topics, %d partitions in %.3f s",
             len(topics),

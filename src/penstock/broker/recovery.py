@@ -24,7 +24,7 @@ from penstock.broker.transactions.coordinator import Coordinator
 from penstock.log.disk.journal import Journal
 from penstock.log.errors import StorageError
 
-__all__ = ["FormerTopics", "go_on_above", "tell_of_damage"]
+__all__ = ["FormerTopics", "go_on_above", "report_damage"]
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ def go_on_above(topics: Topics, ends: Mapping[tuple[str, int], KnownEnd], now_ms
             )
 
 
-def tell_of_damage(topics: Topics) -> None:
+def report_damage(topics: Topics) -> None:
     """Logs what recovery found in each partition."""
     for hosted in topics.partitions():
         place = hosted.topic.name, hosted.index

@@ -134,8 +134,10 @@ class Registered:
                 return lambda text: head + text
             case Kind.PROTOBUF:
                 earlier = schema_versions(self._url, subject)
-                told = (schema, members, topic, earlier, subject)
-                made, message = protobuf_of(*told, is_mysql=self._connector != "postgresql")
+                is_mysql = self._connector != "postgresql"
+                made, message = protobuf_of(
+                    schema, members, topic, earlier, subject, is_mysql=is_mysql
+                )
                 head = self._head(subject, made.text) + FIRST_MESSAGE
                 return lambda text: head + message(orjson.loads(text))
 
@@ -205,18 +207,18 @@ class _Compiler:
         return bytes(out)
 
     def _fitting(self, field: str, append: Write, empty: bytes) -> Write:
-        is_told = False
+        has_warned = False
 
         def fitting(out: bytearray, value: Any) -> None:
-            nonlocal is_told
+            nonlocal has_warned
             begin = len(out)
             try:
                 append(out, value)
             except (ValueError, TypeError, OverflowError, AttributeError) as error:
                 del out[begin:]
                 out += empty
-                if not is_told:
-                    is_told = True
+                if not has_warned:
+                    has_warned = True
                     _log.warning(
                         "%s: a value of %s doesn't fit its type and is omitted: %r (%s)",
                         *(self._where, field, value, error),

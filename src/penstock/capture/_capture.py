@@ -197,9 +197,9 @@ class Capture:
             UserError: it doesn't have one.
         """
         if unknown := self._settings.options.keys() - self._kind.options:
-            told = ". A registry's schemas need columns with types" if "registry" in unknown else ""
+            hint = ". A registry's schemas need columns with types" if "registry" in unknown else ""
             names = ", ".join(sorted(unknown)) + ", which it hasn't"
-            raise UserError(f"expected options of {self._kind.name}; found {names}{told}")
+            raise UserError(f"expected options of {self._kind.name}; found {names}{hint}")
 
     def _check_registry(self, format_: str) -> None:
         """Checks what goes with a registry.

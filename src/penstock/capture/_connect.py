@@ -47,15 +47,15 @@ class Member:
 
 def named(type_: str, name: str, **parameters: str) -> Avro:
     """A type with a meaning: `io.debezium.time.Date` of an int."""
-    told = {"connect.parameters": parameters} if parameters else {}
-    return {"type": type_, "connect.version": 1, **told, "connect.name": name}
+    attributes = {"connect.parameters": parameters} if parameters else {}
+    return {"type": type_, "connect.version": 1, **attributes, "connect.name": name}
 
 
 def decimal(scale: int, precision: int | None) -> Avro:
     """A decimal; the precision where its column has one."""
-    told = {} if precision is None else {"connect.decimal.precision": str(precision)}
+    parameters = {} if precision is None else {"connect.decimal.precision": str(precision)}
     return {
-        **named("bytes", "org.apache.kafka.connect.data.Decimal", scale=str(scale), **told),
+        **named("bytes", "org.apache.kafka.connect.data.Decimal", scale=str(scale), **parameters),
         "scale": scale,
         "precision": precision or DIGITS_MAX,
         "logicalType": "decimal",
@@ -75,14 +75,14 @@ def optional(type_: Avro) -> Avro:
 def record(name: str, fields: Sequence[tuple[str, Avro]], doc: str = "") -> Avro:
     """One of Debezium's records, which has the same name in every table."""
     space, _, own = name.rpartition(".")
-    told = {"connect.doc": doc} if doc else {}
+    attributes = {"connect.doc": doc} if doc else {}
     return {
         "type": "record",
         "name": own,
         "namespace": space,
         "fields": [_field(one, type_) for one, type_ in fields],
         "connect.version": 1,
-        **told,
+        **attributes,
         "connect.name": name,
     }
 
@@ -120,26 +120,31 @@ def envelope(topic: str, members: Sequence[Member], connector: str) -> Avro:
     return _once({**_named_record(topic, "Envelope", fields), "connect.version": 2}, set())
 
 
-def _once(told: Avro, known: set[str]) -> Avro:
+def _once(schema: Avro, known: set[str]) -> Avro:
     """A schema that defines each of Debezium's records where it is first, and names it afterwards."""
-    match told:
+    match schema:
         case list():
-            return [_once(one, known) for one in told]
+            return [_once(one, known) for one in schema]
         case {"type": "record", "connect.name": name} if name in known:
             return name
         case {"type": "record", "connect.name": name}:
             known.add(name)
-            return {**told, "fields": [_once(one, known) for one in told["fields"]]}
+            return {**schema, "fields": [_once(one, known) for one in schema["fields"]]}
         case dict():
             inner = ("type", "items")
-            return {n: _once(one, known) if n in inner else one for n, one in told.items()}
-    return told
+            return {n: _once(one, known) if n in inner else one for n, one in schema.items()}
+    return schema
 
 
 def _named_record(topic: str, name: str, fields: list[Avro]) -> Avro:
     space = avro_name(topic)
-    told = {"fields": fields, "connect.name": f"{space}.{name}"}
-    return {"type": "record", "name": name, "namespace": space, **told}
+    return {
+        "type": "record",
+        "name": name,
+        "namespace": space,
+        "fields": fields,
+        "connect.name": f"{space}.{name}",
+    }
 
 
 def _fields(topic: str, members: Sequence[Member]) -> list[Avro]:
@@ -147,10 +152,10 @@ def _fields(topic: str, members: Sequence[Member]) -> list[Avro]:
     for one in members:
         name = _WRONG.sub("_", one.name)
         name = f"_{name}" if name[:1].isdigit() or not name else name
-        told = _field(name, one.type if one.is_required else optional(one.type))
+        field = _field(name, one.type if one.is_required else optional(one.type))
         if one.is_required and one.default is not None:
-            told["default"] = one.default
-        found.append(told)
+            field["default"] = one.default
+        found.append(field)
     names = [one["name"] for one in found]
     if twice := sorted({one for one in names if names.count(one) > 1}):
         raise SetupError(

@@ -59,8 +59,8 @@ class _Converter:
         if kind not in _PLAIN:
             return self._records[kind]
         name, connect = _PLAIN[kind]
-        told = {"connect.type": more.get("connect.type", connect)} if connect else {}
-        plain = {"type": name, **title, **told}
+        annotation = {"connect.type": more.get("connect.type", connect)} if connect else {}
+        plain = {"type": name, **title, **annotation}
         return {"oneOf": [plain, _NO_NUMBER]} if name == "number" else plain
 
     def _record(self, schema: Avro, title: Mapping[str, str]) -> Any:

@@ -114,7 +114,7 @@ class _Compiler:
         self, own: str, fields: Sequence[tuple[str, ProtoField, int, Put, bool]]
     ) -> Message:
         tags: list[bytes] = []
-        told: set[str] = set()
+        warned: set[str] = set()
 
         def write(value: Any) -> bytes:
             if not tags:  # fields have their numbers by now
@@ -140,8 +140,8 @@ class _Compiler:
                     AttributeError,
                     struct.error,
                 ) as error:
-                    if name not in told:
-                        told.add(name)
+                    if name not in warned:
+                        warned.add(name)
                         _log.warning(
                             "%s: a value of %s of %s doesn't fit its type and is omitted: %r (%s)",
                             *(self._where, name, own, found, error),

@@ -364,8 +364,8 @@ class Together:
             raise
         found = {(one.topic, one.partition): one for one in answers}
         for one in some:
-            if (told := found.get((one.topic, one.partition))) is not None:
-                one.judge(told)
+            if (answer := found.get((one.topic, one.partition))) is not None:
+                one.judge(answer)
 
 
 class _Sending:

@@ -250,11 +250,11 @@ class TransactionalProducer:
             self.add_partitions(new)
             self._added.update(new)
         self._is_open = True
-        told = [
+        numbered = [
             part._replace(base_sequence=self._sequences.get(place, 0))
             for part, place in zip(parts, places, strict=True)
         ]
-        return self._producer.together(told, self.identity, self.transactional_id)
+        return self._producer.together(numbered, self.identity, self.transactional_id)
 
     def _count(self, parts: Sequence[Part]) -> None:
         for one in parts:

@@ -35,15 +35,15 @@ def pause(address: str, name: str, **settings: Any) -> None:
     Raises:
         UserError: no sink of this name has ever run.
     """
-    _tell(address, name, "pause", settings)
+    _command(address, name, "pause", settings)
 
 
 def resume(address: str, name: str, **settings: Any) -> None:
     """Lets a paused sink continue. Arguments and errors as for `pause`."""
-    _tell(address, name, "resume", settings)
+    _command(address, name, "resume", settings)
 
 
-def _tell(address: str, name: str, what: Literal["pause", "resume"], settings: Any) -> None:
+def _command(address: str, name: str, what: Literal["pause", "resume"], settings: Any) -> None:
     import numpy as np  # looking at sinks needs none of these
     import pyarrow as pa
 
@@ -76,21 +76,21 @@ def status(address: str, **settings: Any) -> list[dict[str, Any]]:
             if not one.name.startswith(GROUP_PREFIX):
                 continue
             positions = admin.positions(one.name)
-            told = max(map(_report, positions), key=lambda r: r.get("at_ms", 0), default={})
+            report = max(map(_report, positions), key=lambda r: r.get("at_ms", 0), default={})
             names = ("upserts", "deletes", "dead", "retries", "target", "breaker", "progress")
-            counts = {name: told.get(name) for name in names}
+            counts = {name: report.get(name) for name in names}
             lag = sum(p.lag for p in positions)
             found.append(
                 {
                     "name": one.name.removeprefix(GROUP_PREFIX),
                     "topic": next((p.topic for p in positions), ""),
-                    "phase": sink_phase(told, time.time_ns() // 1_000_000),
+                    "phase": sink_phase(report, time.time_ns() // 1_000_000),
                     "lag": lag,
-                    "behind_s": _behind_s(told) if lag else 0.0,
+                    "behind_s": _behind_s(report) if lag else 0.0,
                     **counts,
-                    "trouble": told.get("trouble", ""),
-                    "last_error": told.get("trouble") or told.get("last_error", ""),
-                    "reported_ms": told.get("at_ms"),
+                    "trouble": report.get("trouble", ""),
+                    "last_error": report.get("trouble") or report.get("last_error", ""),
+                    "reported_ms": report.get("at_ms"),
                 }
             )
     return sorted(found, key=lambda one: str(one["name"]))
@@ -98,14 +98,14 @@ def status(address: str, **settings: Any) -> list[dict[str, Any]]:
 
 def _report(position: Any) -> dict[str, Any]:
     try:
-        told = orjson.loads(position.metadata)
+        report = orjson.loads(position.metadata)
     except orjson.JSONDecodeError:
         return {}
-    return told if isinstance(told, dict) else {}
+    return report if isinstance(report, dict) else {}
 
 
-def _behind_s(told: dict[str, Any]) -> float | None:
-    at_ms, behind_ms = told.get("at_ms"), told.get("behind_ms")
+def _behind_s(report: dict[str, Any]) -> float | None:
+    at_ms, behind_ms = report.get("at_ms"), report.get("behind_ms")
     if not isinstance(at_ms, int) or not isinstance(behind_ms, int):
         return None
     return (behind_ms + max(time.time_ns() // 1_000_000 - at_ms, 0)) / 1_000

@@ -68,17 +68,17 @@ def report(figures: Mapping[str, Any]) -> str:
     >>> report({"phase": "following", "at_ms": 5, "topic": "users", "last_error": "it was away", "lag": 3})
     '{"phase":"following","at_ms":5,"last_error":"it was away"}'
     """
-    told = {
+    fields = {
         name: value
         for name, value in figures.items()
         if name not in ("topic", "letters_topic", "lag")
     }
-    if told.get("trouble"):
-        told["last_error"] = ""  # the same text
+    if fields.get("trouble"):
+        fields["last_error"] = ""  # the same text
     for name in ("trouble", "last_error"):
-        if name in told:
-            told[name] = told[name][:TROUBLE_CHARS_MAX]
-    return orjson.dumps(told).decode()
+        if name in fields:
+            fields[name] = fields[name][:TROUBLE_CHARS_MAX]
+    return orjson.dumps(fields).decode()
 
 
 def sink_phase(figures: Mapping[str, Any], now_ms: int) -> str:

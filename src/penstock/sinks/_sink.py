@@ -170,9 +170,9 @@ class Sink:
     def beside(self, target: Target, name: str) -> Sink:
         """Another sink of the same records, with a target and a name of its own."""
         topic, schema, key = self._rows.topic, self._rows.schema, self._rows.key
-        told: dict[str, Any] = {"log": self._address, "format": self._format, **self._settings}
-        told |= {"registry": self._registry, "batch_records": self._batch_records}
-        return Sink(target, topic, schema, key=key, name=name, **told)
+        settings: dict[str, Any] = {"log": self._address, "format": self._format, **self._settings}
+        settings |= {"registry": self._registry, "batch_records": self._batch_records}
+        return Sink(target, topic, schema, key=key, name=name, **settings)
 
     @property
     def _keeps_offsets(self) -> bool:
@@ -278,9 +278,9 @@ class Sink:
         done, topic = self.done, self._rows.topic
         if done.lag != 0:
             done.behind_s = time.monotonic() - self._level_at
-        told = report(self.figures())
+        metadata = report(self.figures())
         if client is not None:
-            client.commit(self.group, {(topic, p): o for p, o in done.offsets.items()}, told)
+            client.commit(self.group, {(topic, p): o for p, o in done.offsets.items()}, metadata)
             return
         with (
             contextlib.suppress(BrokerError, OSError),  # it tries again, or has said why it ends
@@ -291,7 +291,7 @@ class Sink:
             offsets = done.offsets or one.offsets(topic, "earliest")
             known = one.committed(self.group) if not done.offsets else {}
             places = {(topic, p): known.get((topic, p), o) for p, o in offsets.items()}
-            one.commit(self.group, places, told)
+            one.commit(self.group, places, metadata)
 
     def _is_over(self, until: Callable[[Followed], bool] | None) -> bool:
         return self._end.is_set() or (until is not None and until(self.done))

@@ -119,17 +119,14 @@ class SqlFlow(Flow):
             try:
                 self._run(statement, dialect)
             except (FlowError, SchemaError) as error:
-                what, place, told = (
-                    f"{statement.kind} {statement.name}",
-                    statement.place,
-                    str(error),
-                )
+                what = f"{statement.kind} {statement.name}"
+                place, message = statement.place, str(error)
                 if isinstance(error, PlacedError):
                     place = error.place or place
                 elif isinstance(error, PlacedQueryError):
-                    place, told = statement.in_program(error.place), error.message
+                    place, message = statement.in_program(error.place), error.message
                 kind = FlowError if isinstance(error, FlowError) else SchemaError
-                raise kind(f"line {place[0]}, column {place[1]}, {what}: {told}") from error
+                raise kind(f"line {place[0]}, column {place[1]}, {what}: {message}") from error
 
     def _run(self, statement: Statement, dialect: str) -> None:
         match statement.kind:

@@ -126,9 +126,9 @@ def _time(times: list[exp.Expr], named: Named, stream: str, function: str) -> st
     if not times:
         if not columns:
             return None
-        told = as_read if known is None else repr(known)
+        expected = as_read if known is None else repr(known)
         raise SchemaError(
-            f"expected the event time of {stream!r} in {function}(…), {told}, after the stream; "
+            f"expected the event time of {stream!r} in {function}(…), {expected}, after the stream; "
             "omit it only if the stream's time isn't a column"
         )
     time = times[0]
@@ -143,13 +143,15 @@ def _time(times: list[exp.Expr], named: Named, stream: str, function: str) -> st
             f"found {time.name!r}. Omit it"
         )
     if known != column and (known is not None or is_read(node)):
-        told = repr(known)
+        expected = repr(known)
         if known is None and len({one.column for one in below}) > 1:
-            told = "a column with that of each of its streams"
+            expected = "a column with that of each of its streams"
         elif known is None:
-            told = as_read or "which WATERMARK FOR declares, or none for the records' timestamps"
+            expected = (
+                as_read or "which WATERMARK FOR declares, or none for the records' timestamps"
+            )
         raise SchemaError(
-            f"expected the event time of {stream!r} in {function}(…), {told}; found {time.name!r}"
+            f"expected the event time of {stream!r} in {function}(…), {expected}; found {time.name!r}"
         )
     return column
 

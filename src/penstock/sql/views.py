@@ -64,12 +64,12 @@ def query_rows(
             "compute parts of it in a subquery"
         ) from None
     except SchemaError as error:
-        told = error
+        failure = error
     try:
         _rows(flow, query, tables, dialect, Sizes(), placed=True)
     except SchemaError as error:
-        told = with_place(error, query, dialect)
-    raise told from None
+        failure = with_place(error, query, dialect)
+    raise failure from None
 
 
 def _rows(
@@ -110,9 +110,11 @@ def _rows(
     alike = [name.lower() for name in names]
     twice = [name for i, name in enumerate(names) if name.lower() in alike[:i]]
     if twice:
-        told = SchemaError(f"expected columns of different names; found {twice[0]!r} twice. Use AS")
-        told.near = twice[0], 1
-        raise told
+        failure = SchemaError(
+            f"expected columns of different names; found {twice[0]!r} twice. Use AS"
+        )
+        failure.near = twice[0], 1
+        raise failure
     return answer.rows.project(
         {name: quoted(column) for name, column in zip(names, answer.columns, strict=True)}
     )
@@ -167,9 +169,9 @@ def parsed(text: str, dialect: str = "duckdb") -> exp.Expr:
                 one.token_type = TokenType.VAR
         trees = [tree for tree in reader.parser().parse(tokens, text) if tree is not None]
     except SqlglotError as error:
-        told = SchemaError(f"expected SQL; found {_what(error)}")
-        told.at = offset_of(error, text)
-        raise told from None
+        failure = SchemaError(f"expected SQL; found {_what(error)}")
+        failure.at = offset_of(error, text)
+        raise failure from None
     if len(trees) == 1 and isinstance(trees[0], exp.Pivot):  # a statement in DuckDB
         whole = exp.select("*").from_(exp.Subquery(this=trees[0]))
         whole.set("with_", trees[0].args.pop("with_", None))

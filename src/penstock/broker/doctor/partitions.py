@@ -13,7 +13,7 @@ from penstock.broker.doctor.knowledge import Knowledge
 from penstock.broker.doctor.report import Level, Report, TopicSummary, delete
 from penstock.broker.doctor.segments import SegmentScan
 from penstock.broker.known_ends import KnownEnd
-from penstock.broker.transactions.mending import lost_marker, told_of_split
+from penstock.broker.transactions.mending import lost_marker, split_reports
 from penstock.log.aside import CUT, LOST, keep_cut
 from penstock.log.disk.files import LocalFiles
 from penstock.log.errors import StorageError
@@ -299,7 +299,7 @@ class PartitionExam:
         knowledge = self._knowledge
         outcomes = knowledge.outcomes.get(self._place, [])
         holes = sorted(set(self._holes))
-        for text in told_of_split(outcomes, self._interrupted, holes, self._ended_as):
+        for text in split_reports(outcomes, self._interrupted, holes, self._ended_as):
             self._report.add(Level.DAMAGE, self._path, text)
         for producer_id, began in self._open.items():
             mine = [one for one in outcomes if one.producer_id == producer_id]

@@ -280,12 +280,12 @@ class Groups:
         not assign: the members have their assignment. For clients too old for `skip_assignment`, the
         answer names their former member id as the leader.
         """
-        can_tell = member.join.may_skip_assignment
-        fields = group.told_of(member, group.leader if can_tell else known_leader)
+        may_skip = member.join.may_skip_assignment
+        fields = group.join_fields(member, group.leader if may_skip else known_leader)
         self._reply(token, **fields, skip_assignment=fields["leader"] == member.id)
 
     def _answer_join(self, group: Group, member: Member, token: Token) -> None:
-        self._reply(token, **group.told_of(member, group.leader))
+        self._reply(token, **group.join_fields(member, group.leader))
 
     # -- assignments -------------------------------------------------------------------------------
 

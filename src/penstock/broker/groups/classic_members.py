@@ -211,7 +211,7 @@ class Group:
         )
         return votes.most_common(1)[0][0]
 
-    def told_of(self, member: Member, leader: str | None) -> dict[str, Any]:
+    def join_fields(self, member: Member, leader: str | None) -> dict[str, Any]:
         """The answer to a member that has joined the present generation; the `leader` also gets the
         metadata of all members.
         """

@@ -157,7 +157,7 @@ class ConsumerGroups:
         must_know = beat.epoch == JOIN or beat.is_full or member.assigned != before
         if must_know or member.may_not_know(now_ms, timing.heartbeat_ms, beat.owned):
             fields["assignment"] = {"topic_partitions": by_topic(member.assigned)}
-            member.told_ms = now_ms
+            member.sent_ms = now_ms
         return fields
 
     def _group_for(self, beat: Beat) -> ConsumerGroup:

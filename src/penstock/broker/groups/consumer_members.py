@@ -139,7 +139,7 @@ class ConsumerMember:
         revoke_by_ms: when it must have; None: there is nothing to give up.
         classic: it speaks the classic protocol; None: that of KIP-848.
         due_ms: when a classic member's JoinGroup or SyncGroup is due; None: none is.
-        told_ms: when its assignment was last sent, until the member confirms it; None: it has
+        sent_ms: when its assignment was last sent, until the member confirms it; None: it has
             confirmed.
     """
 
@@ -162,7 +162,7 @@ class ConsumerMember:
     revoke_by_ms: int | None = None
     classic: Classic | None = None
     due_ms: int | None = None
-    told_ms: int | None = None
+    sent_ms: int | None = None
 
     @property
     def ends_ms(self) -> int:
@@ -183,8 +183,8 @@ class ConsumerMember:
         """
         has_it = owned is not None and owned == self.assigned.keys()
         if has_it or not (self.assigned or self.revoking):
-            self.told_ms = None
-        return self.told_ms is not None and now_ms - self.told_ms >= patience_ms
+            self.sent_ms = None
+        return self.sent_ms is not None and now_ms - self.sent_ms >= patience_ms
 
     def to_json(self) -> dict[str, Any]:
         """What a restart needs."""
@@ -234,7 +234,7 @@ class ConsumerMember:
             {(UUID(hex=topic), number): at for topic, number, at in stored["revoking"]},
             frozenset((UUID(hex=topic), number) for topic, number in stored["target"]),
             classic=classic,
-            told_ms=0,  # its last answer may have been lost with the process that wrote it
+            sent_ms=0,  # its last answer may have been lost with the process that wrote it
         )
 
 

@@ -68,8 +68,8 @@ class Wanted:
     leader_epoch: int
     hosted: Hosted | None = None
     code: int = 0
-    told_end: int = -1
-    told_start: int = -1
+    sent_end: int = -1
+    sent_start: int = -1
 
 
 @dataclass(slots=True)
@@ -245,7 +245,7 @@ class FetchApi:
         if known is not None:
             for key in changed.keys() & known.parts.keys():
                 before = known.parts[key]
-                changed[key].told_end, changed[key].told_start = before.told_end, before.told_start
+                changed[key].sent_end, changed[key].sent_start = before.sent_end, before.sent_start
         found = sessions.go_on(now_s, number, epoch, _form(version), changed, request.forgotten)
         if isinstance(found, ErrorCode):
             return found
@@ -435,12 +435,12 @@ def _read_all(request: Request) -> list[tuple[bytes, list[tuple[Wanted, Buffer]]
 def _is_news(wanted: Wanted, data: Buffer) -> bool:
     """Whether the answer to a session's client must have a partition; it then counts as sent."""
     if wanted.code or wanted.hosted is None:
-        wanted.told_end = -1  # whatever it is afterwards, it is news
+        wanted.sent_end = -1  # whatever it is afterwards, it is news
         return True
     log = wanted.hosted.log
     now = log.end_offset, log.start_offset
-    is_news = bool(data) or now != (wanted.told_end, wanted.told_start)
-    wanted.told_end, wanted.told_start = now
+    is_news = bool(data) or now != (wanted.sent_end, wanted.sent_start)
+    wanted.sent_end, wanted.sent_start = now
     return is_news
 
 

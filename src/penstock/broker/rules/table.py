@@ -48,8 +48,8 @@ def _each(operation: Operation, asked: tuple[str, ...], given: str, same: Entrie
     def refuse(fields: Fields, code: ErrorCode) -> Fields:
         entries = [one for key in asked for one in fields[key]]
         refused = [{key: one[source] for key, source in same.items()} for one in entries]
-        told = {"error_code": code, "error_message": "Authorization failed."}
-        return {given: [told | one for one in refused]}
+        error = {"error_code": code, "error_message": "Authorization failed."}
+        return {given: [error | one for one in refused]}
 
     return whole(operation, _CLUSTER, refuse=refuse)
 

@@ -71,7 +71,7 @@ class ShareMember:
     epoch: int = 0
     previous_epoch: int = 0
     assignment: Assignment = frozenset()
-    told: Assignment | None = None
+    sent: Assignment | None = None
 
 
 @dataclass(slots=True)
@@ -151,12 +151,12 @@ class ShareGroups:
                 message=f"expected epoch {member.epoch}, found {beat.epoch}",
             )
         if beat.epoch != member.epoch:
-            member.told = None  # the last answer was lost
+            member.sent = None  # the last answer was lost
         member.ends_ms = now_ms + session_ms
         if beat.topics is not None and beat.topics != member.topics:
             member.topics = beat.topics
             group.layout = None
-        return self._tell(group, member)
+        return self._answer(group, member)
 
     def _join(self, now_ms: int, session_ms: int, group: ShareGroup | None, beat: Beat) -> Answer:
         if not beat.topics:
@@ -182,8 +182,8 @@ class ShareGroups:
             group.layout = None
         member.rack, member.client_id = beat.rack, beat.client_id
         member.client_host = beat.client_host
-        member.ends_ms, member.told = now_ms + session_ms, None
-        return self._tell(group, member)
+        member.ends_ms, member.sent = now_ms + session_ms, None
+        return self._answer(group, member)
 
     def _leave(self, group: ShareGroup | None, member_id: str) -> Answer:
         if group is None or group.members.pop(member_id, None) is None:
@@ -196,13 +196,13 @@ class ShareGroups:
         if not group.members:
             del self._groups[group.id]
 
-    def _tell(self, group: ShareGroup, member: ShareMember) -> Answer:
+    def _answer(self, group: ShareGroup, member: ShareMember) -> Answer:
         self._refresh(group)
         if member.epoch != group.epoch:
             member.previous_epoch, member.epoch = member.epoch, group.epoch
         assignment = None
-        if member.told != member.assignment:
-            assignment = member.told = member.assignment
+        if member.sent != member.assignment:
+            assignment = member.sent = member.assignment
         return Answer(ErrorCode.none, member.epoch, assignment)
 
     def _refresh(self, group: ShareGroup) -> None:

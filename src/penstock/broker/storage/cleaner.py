@@ -33,7 +33,7 @@ __all__ = ["LogCleaner"]
 PAUSE_S_MAX: Final = 1.0
 """Longest rest between two chunks, unless the rate is bounded."""
 
-TOLD_MAX: Final = 10_000
+REPORTED_MAX: Final = 10_000
 """Most holes that are remembered as reported."""
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ class LogCleaner:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._pool = ThreadPoolExecutor(1, "penstock-cleaner")
-        self._told: set[tuple[str, int]] = set()
+        self._reported: set[tuple[str, int]] = set()
         self.failures = 0
 
     def configure(self, interval_s: float, bytes_per_s: float) -> None:
@@ -110,7 +110,7 @@ class LogCleaner:
         if not due:
             return False
         log = max(due, key=lambda one: one.compactor.dirty_bytes(now_ms)[0])
-        self._tell_holes(log)
+        self._report_holes(log)
         await self._in_thread(lambda: importlib.import_module("penstock.log.compaction.cleaning"))
         began = time.perf_counter()
         task = log.compactor.plan(now_ms, _hash_key(), self._pace(log))
@@ -141,12 +141,12 @@ class LogCleaner:
             )
         return True
 
-    def _tell_holes(self, log: Partition) -> None:
+    def _report_holes(self, log: Partition) -> None:
         """Says once of each hole that it is passed over."""
         for segment in log.compactor.passed_over():
             place = log.directory, segment.base_offset
-            if place not in self._told and len(self._told) < TOLD_MAX:
-                self._told.add(place)
+            if place not in self._reported and len(self._reported) < REPORTED_MAX:
+                self._reported.add(place)
                 _log.error(
                     "compaction of %s passes over offsets %d to %d, which are damaged or lost: it leaves "
                     "that segment unchanged, and keeps all tombstones after it; restore %s from a copy",

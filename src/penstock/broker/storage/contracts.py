@@ -84,8 +84,8 @@ class Contracts:
             raise _others(header, error) from None
         if not count:
             return
-        told = {at: (subject, part) for at, subject, part in wanted}
-        found = tuple(RecordError(index, _fault(id_, *told[at])) for index, at, id_ in faults)
+        subjects = {at: (subject, part) for at, subject, part in wanted}
+        found = tuple(RecordError(index, _fault(id_, *subjects[at])) for index, at, id_ in faults)
         raise AppendError(
             Refusal.INVALID_RECORD,
             f"{found[0].message} (record {found[0].batch_index} of {header.record_count}; "

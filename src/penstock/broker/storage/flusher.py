@@ -196,7 +196,7 @@ class Flusher:
             if log.failure is not None:  # meanwhile: a sync that works now would say too much
                 over = self._over(log)
                 self._leave(log)
-                _tell(over)
+                _call_back(over)
                 continue
             self._busy_threads += 1
             self._pool.submit(self._run, log, log.begin_sync(), loop)
@@ -216,7 +216,7 @@ class Flusher:
     def _went_on(self, log: Durable, upto: int, took_s: float) -> None:
         log.note_durable(upto)
         self._count(took_s)
-        _tell(self._over(log))
+        _call_back(self._over(log))
 
     def _ended(self, log: Durable, task: Any, failure: OSError | None, took_s: float) -> None:
         log.end_sync(task, failure)
@@ -230,7 +230,7 @@ class Flusher:
             self._leave(log)
         self._busy_threads -= 1
         self._begin_next()  # the disk works on while the callbacks run
-        _tell(over)
+        _call_back(over)
 
     def _leave(self, log: Durable) -> None:
         self._running.discard(log)
@@ -284,7 +284,7 @@ def _set_done(done: asyncio.Future[None]) -> None:
         done.set_result(None)
 
 
-def _tell(over: list[_Waiting]) -> None:
+def _call_back(over: list[_Waiting]) -> None:
     for one in reversed(over):
         try:
             one.then()

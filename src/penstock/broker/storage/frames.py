@@ -54,8 +54,8 @@ def faults_of(
             else (records.key_start, records.key_length)
         )
         ids = _ids(records.buffer, start, length)
-        told = np.unique(ids)
-        strange = np.array([int(one) for one in told.tolist() if one not in known], np.int64)
+        distinct = np.unique(ids)
+        strange = np.array([int(one) for one in distinct.tolist() if one not in known], np.int64)
         if len(strange):
             bad = np.flatnonzero(np.isin(ids, strange) & (length >= 0))
             found.append((bad, part, ids[bad]))

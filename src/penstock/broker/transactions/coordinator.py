@@ -39,7 +39,7 @@ from penstock.broker.transactions.machine import (
     Transaction,
     Transactions,
 )
-from penstock.broker.transactions.mending import ended_as, lost_marker, told_of_split
+from penstock.broker.transactions.mending import ended_as, lost_marker, split_reports
 from penstock.broker.transactions.prepared import Prepared, replayed
 from penstock.broker.transactions.records import (
     End,
@@ -471,7 +471,7 @@ class Coordinator:
                 mine = [one for one in known if one.producer_id == producer_id]
                 self._mend_marker(hosted, mine, producer_id, began)
             ways = partial(ended_as, log)
-            for text in told_of_split(known, log.interrupted, log.holes(), ways):
+            for text in split_reports(known, log.interrupted, log.holes(), ways):
                 self.split += 1
                 _log.error("%s-%d: %s", *place, text)
 

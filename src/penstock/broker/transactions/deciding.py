@@ -54,7 +54,7 @@ def decide(said: Replayed, journal: Journal, log_of: LogOf, files: LogFiles) -> 
         SetupError: the disk is full or failed.
     """
     _abort_lost(said, journal, log_of, files)
-    split = sum(_tell_of_loss(one, log_of) for one in said.unsettled.values())
+    split = sum(_report_loss(one, log_of) for one in said.unsettled.values())
     _cut_ends(said, journal, log_of, files)
     try:
         if journal.is_dirty:
@@ -93,9 +93,9 @@ def _abort_lost(said: Replayed, journal: Journal, log_of: LogOf, files: LogFiles
         )
 
 
-def _tell_of_loss(prepared: Prepared, log_of: LogOf) -> int:
+def _report_loss(prepared: Prepared, log_of: LogOf) -> int:
     """Reports what a staged commit that counts has lost: all of it was on the disk once. Holes are
-    reported with others' (`told_of_split`).
+    reported with others' (`split_reports`).
     """
     one, split = prepared.transaction, 0
     if one.is_commit and prepared.was_staged:

@@ -14,7 +14,7 @@ from penstock.broker.transactions.records import End, Outcome
 from penstock.log.partition import Partition
 from penstock.log.recovery import Interrupted
 
-__all__ = ["Fate", "ended_as", "fate", "lost_marker", "told_of_split"]
+__all__ = ["Fate", "ended_as", "fate", "lost_marker", "split_reports"]
 
 
 class Fate(enum.Enum):
@@ -79,7 +79,7 @@ def lost_marker(
     return ended[-1], last < ended[-1].end and len(ways) == 1
 
 
-def told_of_split(
+def split_reports(
     outcomes: Sequence[Outcome],
     interrupted: Sequence[Interrupted],
     holes: Sequence[tuple[int, int]],

@@ -105,8 +105,8 @@ class MysqlWays:
         assert chunk.name is not None, "a chunk without rows"
         file, _, at = self._places.text(position).partition(":")
         where = {"file": f"{self._places.base}.{file}", "pos": int(at), "row": 0}
-        told = {"time_s": int(time.time()), "snapshot": "incremental", "server": 0, "gtid": None}
-        head, tail = self._encoder.around(chunk.name, {**told, **where})
+        source = {"time_s": int(time.time()), "snapshot": "incremental", "server": 0, "gtid": None}
+        head, tail = self._encoder.around(chunk.name, {**source, **where})
         made, self._scratch = wrapped(values, head, tail, self._scratch)
         return made
 

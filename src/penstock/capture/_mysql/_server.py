@@ -100,8 +100,8 @@ class Server:
                 program_name="penstock",
             )
         except (self._pymysql.err.OperationalError, FileNotFoundError) as error:
-            if (told := tls_error(self.url, error)) is not None:
-                raise told from None
+            if (setup_error := tls_error(self.url, error)) is not None:
+                raise setup_error from None
             if error.args and error.args[0] in DENIED:
                 raise SetupError(
                     f"expected to log in at {self.name}; found: {error.args[-1]}. A password is taken from "

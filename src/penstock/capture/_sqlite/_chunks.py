@@ -127,17 +127,19 @@ class Chunks(Requests):
         progress = self.progress
         keys = [quoted(one) for one in layout.key]
         columns = ", ".join(quoted(one.name) for one in layout.columns)
-        told = ", ".join(f"quote({one})" for one in keys)
+        literals = ", ".join(f"quote({one})" for one in keys)
         table, where = quoted(layout.table), progress.where.get(layout.table) or ""
         some = f" AND ({where})" if where else ""
         if not progress.cursor:
             without = " OR ".join(f"{one} IS NULL" for one in keys)
-            yield from sql.execute(f"SELECT {columns}, {told} FROM {table} WHERE ({without}){some}")
+            yield from sql.execute(
+                f"SELECT {columns}, {literals} FROM {table} WHERE ({without}){some}"
+            )
         behind = (
             f" AND ({', '.join(keys)}) > ({', '.join(progress.cursor)})" if progress.cursor else ""
         )
         there = " AND ".join(f"{one} IS NOT NULL" for one in keys)
         yield from sql.execute(
-            f"SELECT {columns}, {told} FROM {table} WHERE {there}{behind}{some} "
+            f"SELECT {columns}, {literals} FROM {table} WHERE {there}{behind}{some} "
             f"ORDER BY {', '.join(keys)}"
         )

@@ -121,8 +121,9 @@ class Triggers:
         for number, info in self._sql.execute(query):
             layout = orjson.loads(info)
             columns = tuple(Column(**one) for one in layout["columns"])
-            told = (layout["table"], columns, number, layout["root"], layout.get("ops", ""))
-            found[number] = Layout(*told)
+            found[number] = Layout(
+                layout["table"], columns, number, layout["root"], layout.get("ops", "")
+            )
         return found
 
     @property

@@ -82,9 +82,10 @@ def open_table(
     from penstock.client.groups import GroupAdmin
 
     with GroupAdmin(bootstrap, **settings) as admin:
-        told = admin.topic_settings(topic)
+        topic_settings = admin.topic_settings(topic)
         topic_id = admin.topic_id(topic)
-    name, schema = told.get("penstock.iceberg.table"), told.get("penstock.schema")
+    name = topic_settings.get("penstock.iceberg.table")
+    schema = topic_settings.get("penstock.schema")
     if not name:
         raise UserError(
             f"expected topic {topic!r} to name its table (penstock.iceberg.table), found that it "

@@ -65,11 +65,11 @@ def from_address(address: str, table: str) -> Target:
         return iceberg(address, table=table)
     if address.endswith(".delta"):
         return delta(address)
-    path, _, told = address.partition("?")
+    path, _, query = address.partition("?")
     if path.endswith(".parquet"):
-        return _parquet(path, told)
+        return _parquet(path, query)
     if path.endswith(".vectors"):
-        return _vectors(path, told)
+        return _vectors(path, query)
     if address.endswith(".tantivy"):
         return tantivy(address)
     if address.endswith((".sqlite", ".sqlite3", ".db")):
@@ -95,35 +95,37 @@ def _opened(url: str, *, needs_user: bool = True) -> str:
 
 
 def _headers() -> dict[str, str] | None:
-    told = os.environ.get(AUTHORIZATION)
-    return {"Authorization": told} if told else None
+    authorization = os.environ.get(AUTHORIZATION)
+    return {"Authorization": authorization} if authorization else None
 
 
-def _parquet(path: str, told: str) -> Target:
-    options = dict(parse_qsl(told))
+def _parquet(path: str, query: str) -> Target:
+    options = dict(parse_qsl(query))
     by = options.pop("partition_by", "")
-    if options or (told and not by):
-        raise UserError(f"expected partition_by=COLUMNS behind {path}?; found {told!r}")
+    if options or (query and not by):
+        raise UserError(f"expected partition_by=COLUMNS behind {path}?; found {query!r}")
     return parquet(path, partition_by=by)
 
 
-def _vectors(path: str, told: str) -> Target:
-    options = dict(parse_qsl(told))
+def _vectors(path: str, query: str) -> Target:
+    options = dict(parse_qsl(query))
     column, dimensions = options.pop("column", ""), options.pop("dimensions", "")
     metric: Any = options.pop("metric", "cos")
     if options or not column or not dimensions.isdigit():
         raise UserError(
-            f"expected column=NAME&dimensions=NUMBER, and metric=… if need be, behind {path}?; found {told!r}"
+            f"expected column=NAME&dimensions=NUMBER, and metric=… if need be, behind {path}?; found "
+            f"{query!r}"
         )
     return vectors(path, column=column, dimensions=int(dimensions), metric=metric)
 
 
 def _redis(address: str, table: str) -> Target:
-    told = dict(parse_qsl(urlsplit(address).query))
-    value, expire_s = told.pop("value", "hash"), told.pop("expire_s", None)
-    if told or not (expire_s or "1").isdigit():
+    options = dict(parse_qsl(urlsplit(address).query))
+    value, expire_s = options.pop("value", "hash"), options.pop("expire_s", None)
+    if options or not (expire_s or "1").isdigit():
         raise UserError(
-            f"expected value=… and expire_s=SECONDS behind the address of Redis; found {told or expire_s!r}"
+            "expected value=… and expire_s=SECONDS behind the address of Redis; found "
+            f"{options or expire_s!r}"
         )
     url = _opened(urlsplit(address)._replace(query="").geturl(), needs_user=False)
     return redis(url, table=table, value=value, expire_s=int(expire_s) if expire_s else None)

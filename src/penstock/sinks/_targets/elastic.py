@@ -89,8 +89,8 @@ class ElasticTarget:
         """Of connections; overload."""
         return (OSError,)
 
-    def _ask(self, method: str, path: str, told: Any = None) -> tuple[int, Any]:
-        body = None if told is None else orjson.dumps(told)
+    def _ask(self, method: str, path: str, content: Any = None) -> tuple[int, Any]:
+        body = None if content is None else orjson.dumps(content)
         status, text = self._web.ask(
             method, self._base + path, body, Content_Type="application/json"
         )
@@ -130,8 +130,8 @@ class ElasticTarget:
 
     def _place(self, sink: str, rows: Rows, index: str) -> str:
         """Where the state of a sink's index is: of one that isn't behind an alias, without its name."""
-        told = f"{sink}:{rows.topic}" + ("" if index == self.table else f":{index}")
-        return f"/{STATE_INDEX}/_doc/{quote(told, safe='')}"
+        document_id = f"{sink}:{rows.topic}" + ("" if index == self.table else f":{index}")
+        return f"/{STATE_INDEX}/_doc/{quote(document_id, safe='')}"
 
     def _behind(self, alias: str) -> str | None:
         """The index with an alias; None: there is none.
@@ -180,10 +180,10 @@ class ElasticTarget:
         Raises:
             SetupError: the server refuses it.
         """
-        told = {"settings": {"index": {"gc_deletes": DELETED_KEPT}}, "mappings": mapping}
+        definition = {"settings": {"index": {"gc_deletes": DELETED_KEPT}}, "mappings": mapping}
         if alias is not None:
-            told["aliases"] = {alias: {}}
-        status, found = self._ask("PUT", f"/{quote(name, safe='')}", told)
+            definition["aliases"] = {alias: {}}
+        status, found = self._ask("PUT", f"/{quote(name, safe='')}", definition)
         if status >= 400 and "resource_already_exists" not in str(found):
             raise SetupError(f"expected to create the index {name!r}; found {status}: {found}")
 
@@ -218,8 +218,8 @@ class ElasticTarget:
                 raise replaced(self.table)
             self._bulk(batch)
         if offsets:
-            told = {str(p): o for p, o in offsets.items()}
-            self._state = {**self._state, "next": {**self._state["next"], **told}}
+            changed = {str(p): o for p, o in offsets.items()}
+            self._state = {**self._state, "next": {**self._state["next"], **changed}}
             if not self._store():
                 self._refetch()
 
@@ -243,8 +243,8 @@ class ElasticTarget:
             for offset, key, row in zip(
                 at.tolist(), self._ids(rows, at.tolist(), batch), json_rows(rows), strict=True
             ):
-                told = {"_id": key, "version": offset + 1, "version_type": "external_gte"}
-                lines.append(orjson.dumps({op: told}))
+                metadata = {"_id": key, "version": offset + 1, "version_type": "external_gte"}
+                lines.append(orjson.dumps({op: metadata}))
                 if op == "index":
                     lines.append(row)
         status, text = self._web.ask(
@@ -299,8 +299,9 @@ class ElasticTarget:
                 f"the index another name and this one as its alias (reindex, then _aliases)"
             )
         new = self._behind(self.table + NEW) or self._create_next(sink, rows, self.table + NEW)
-        told = (self._url, self.table + NEW, self._headers)
-        return ElasticTarget(*told, create=False, built=(new, sink))
+        return ElasticTarget(
+            self._url, self.table + NEW, self._headers, create=False, built=(new, sink)
+        )
 
     def switch(self, sink: str, rows: Rows) -> None:  # noqa: ARG002 - offsets are the index's
         """Gives the alias to the new index, in one request; the one before the old one is removed."""

@@ -111,8 +111,9 @@ class SqliteTarget(WithSavepoints):
         if self._connection is None:
             raise sqlite3.OperationalError("the file is closed")
         # A transaction that writes takes the lock when it begins: none is read by two at once.
-        told = "BEGIN IMMEDIATE" if statement == "BEGIN" else statement
-        return self._connection.execute(told, tuple(values)).fetchall()
+        if statement == "BEGIN":
+            statement = "BEGIN IMMEDIATE"
+        return self._connection.execute(statement, tuple(values)).fetchall()
 
     def columns(self) -> list[str]:
         """The table's columns."""

@@ -46,8 +46,10 @@ class Web:
             raise UserError(f"expected http://host/path or https://…; found {described(url)!r}")
         self.headers = dict(headers or {})
         if self.parts.username is not None:
-            told = f"{unquote(self.parts.username)}:{unquote(self.parts.password or '')}"
-            self.headers["Authorization"] = f"Basic {base64.b64encode(told.encode()).decode()}"
+            credentials = f"{unquote(self.parts.username)}:{unquote(self.parts.password or '')}"
+            self.headers["Authorization"] = (
+                f"Basic {base64.b64encode(credentials.encode()).decode()}"
+            )
         self._connection: HTTPConnection | None = None
 
     def ask(
@@ -65,12 +67,12 @@ class Web:
             AwayError: the same may succeed later.
             SetupError: the server wants to know who asks, refuses it, or is at another address.
         """
-        told = {**self.headers, **{n.replace("_", "-"): v for n, v in headers.items()}}
+        header_fields = {**self.headers, **{n.replace("_", "-"): v for n, v in headers.items()}}
         is_kept = self._connection is not None
         if self._connection is None:
             self._connection = self._connect()
         try:
-            self._connection.request(method, path, body, told)
+            self._connection.request(method, path, body, header_fields)
             answer = self._connection.getresponse()
             text = answer.read()
         except (OSError, HTTPException) as error:

@@ -164,9 +164,9 @@ class KafkaTarget:
     def _store(self, offsets: Mapping[str, int]) -> None:
         """Commits the transaction with these offsets."""
         assert self._writer is not None, "open comes first"
-        told = pa.array([orjson.dumps({**offsets, EPOCH: self._epoch})], pa.binary())
+        values = pa.array([orjson.dumps({**offsets, EPOCH: self._epoch})], pa.binary())
         now_ms = np.array([time.time_ns() // 1_000_000])
-        self._writer.send(self._states, 0, pa.array([b"offsets"], pa.binary()), told, now_ms)
+        self._writer.send(self._states, 0, pa.array([b"offsets"], pa.binary()), values, now_ms)
         self._writer.commit()
 
     def _reopen(self) -> None:

@@ -122,10 +122,12 @@ class MysqlTarget(WithSavepoints):
 
     def refuses(self, error: BaseException) -> bool:
         """Of values, constraints and triggers: the driver calls some of them operational."""
-        told = self._module.err
-        if isinstance(error, told.DataError | told.IntegrityError | _RefusedValueError):
+        errors = self._module.err
+        if isinstance(error, errors.DataError | errors.IntegrityError | _RefusedValueError):
             return True
-        return isinstance(error, told.MySQLError) and bool(error.args) and error.args[0] in REFUSED
+        return (
+            isinstance(error, errors.MySQLError) and bool(error.args) and error.args[0] in REFUSED
+        )
 
     def misses(self, error: BaseException) -> bool:
         """Of a table that was dropped or altered."""
@@ -150,8 +152,8 @@ class MysqlTarget(WithSavepoints):
                 f"innodb_lock_wait_timeout={BUSY_S}, lock_wait_timeout={BUSY_S}",
             )
         except (self._module.err.OperationalError, FileNotFoundError) as error:
-            if (told := tls_error(self._url, error)) is not None:
-                raise told from None
+            if (setup_error := tls_error(self._url, error)) is not None:
+                raise setup_error from None
             if error.args[0] in _DENIED:
                 raise SetupError(
                     f"expected to log in at {described(self._url)}; found: {error.args[-1]}"
@@ -365,8 +367,8 @@ class MysqlTarget(WithSavepoints):
                 for one, to in moves
                 if one in there
             ]
-            told = ", ".join(f"{one} TO {to}" for one, to in [*renames, (before, after)])
-            self.execute(f"RENAME TABLE {told}")
+            clauses = ", ".join(f"{one} TO {to}" for one, to in [*renames, (before, after)])
+            self.execute(f"RENAME TABLE {clauses}")
             self._settle(sink, topic)
 
     def _intend(self, sink: str, topic: str, kind: int) -> None:

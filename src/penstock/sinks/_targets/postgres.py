@@ -110,8 +110,8 @@ class PostgresTarget(WithSavepoints):
                 **keepalives(self._url, with_timeout=False),
             )
         except self._psycopg.OperationalError as error:
-            if (told := tls_error(self._url, error)) is not None:
-                raise told from None
+            if (setup_error := tls_error(self._url, error)) is not None:
+                raise setup_error from None
             if any(one in str(error) for one in _REFUSED):
                 raise SetupError(
                     f"expected to log in at {described(self._url)}; found: {str(error).strip()}"
@@ -244,11 +244,11 @@ def _text(column: pa.Array) -> pa.Array:
         return pc.cast(column, pa.string())
     if pa.types.is_list(type_) and not pa.types.is_list(type_.value_type):
         items = iter(_text(pc.list_flatten(column)).to_pylist())
-        told = [
+        literals = [
             None if n is None else "{" + ",".join(_item(next(items)) for _ in range(n)) + "}"
             for n in pc.list_value_length(column).to_pylist()
         ]
-        return pa.array(told, pa.string())
+        return pa.array(literals, pa.string())
     if pa.types.is_nested(type_):
         return pa.array(json_values(column), pa.string())
     return pa.array([_one(value, type_) for value in column.to_pylist()], pa.string())

@@ -292,8 +292,8 @@ class RedisTarget:
                     pipe.rename(before + place, after + place)
                 if one == APART or there[one]:
                     pipe.rename(states[one], states[to])
-            told = {"epoch": max(epochs) + 1, "switched": max(epochs) + 1}
-            pipe.hset(states[""], mapping=told)
+            epoch = max(epochs) + 1
+            pipe.hset(states[""], mapping={"epoch": epoch, "switched": epoch})
             pipe.delete(switching)
             for error in pipe.execute(raise_on_error=False):
                 if isinstance(error, Exception) and "no such key" not in str(error):
@@ -327,11 +327,11 @@ class RedisTarget:
     ) -> list[str]:
         """The keys of this form."""
         beginning, parts = self._beginning(rows, end), _parsed(self._form, rows.key)
-        told = "".join(
+        pattern = "".join(
             (re.escape(literal if i else beginning)) + ("" if name is None else ".*")
             for i, (literal, name) in enumerate(parts)
         )
-        form, keys = re.compile(told, re.DOTALL), set[str]()
+        form, keys = re.compile(pattern, re.DOTALL), set[str]()
         glob = re.sub(r"([\[\]?*\\^-])", r"\\\1", beginning) + "*"
         cursor = 0
         while True:
@@ -358,9 +358,11 @@ def _parsed(form: str, key: tuple[str, ...]) -> list[tuple[str, str | None]]:
     Raises:
         UserError: two rows could have the same key.
     """
-    told = form if "{" in form or not key else ":".join([form, *(f"{{{name}}}" for name in key)])
+    template = (
+        form if "{" in form or not key else ":".join([form, *(f"{{{name}}}" for name in key)])
+    )
     try:
-        parts = [(literal, name) for literal, name, _, _ in string.Formatter().parse(told)]
+        parts = [(literal, name) for literal, name, _, _ in string.Formatter().parse(template)]
     except ValueError:
         parts = []
     names = [name for _, name in parts if name is not None]

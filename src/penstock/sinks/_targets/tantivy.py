@@ -99,10 +99,8 @@ class TantivyTarget:
             raise BlockingIOError(
                 f"{self._path} is written to by another process: {error}"
             ) from None
-        told = self._read_state()
-        found = {int(p): int(o) for p, o in told.items()}
-        self._offsets = found
-        return dict(found)
+        self._offsets = {int(p): int(o) for p, o in self._read_state().items()}
+        return dict(self._offsets)
 
     def _schema(self, rows: Rows) -> Any:
         builder = self._module.SchemaBuilder()

@@ -126,13 +126,13 @@ class VectorTarget:
         self._folder.take()
         sql = self._sql = _connected(self._path)
         sql.executescript(_TABLES)
-        told = dict(sql.execute("SELECT name, value FROM told"))
-        if told.setdefault("sink", own) != own:
+        state = dict(sql.execute("SELECT name, value FROM told"))
+        if state.setdefault("sink", own) != own:
             raise UserError(
                 f"expected {self._path} to belong to the sink and the topic {own!r}; found that it is "
-                f"{told['sink']!r}'s. Choose another directory"
+                f"{state['sink']!r}'s. Choose another directory"
             )
-        if (form := _Form.of(told)) not in (None, self._form):
+        if (form := _Form.of(state)) not in (None, self._form):
             raise UserError(
                 f"expected the index {self._path} to have {self._form}; found {form}. Rebuild it in another "
                 "directory, or remove this one"
@@ -143,7 +143,7 @@ class VectorTarget:
             sql.executemany("INSERT OR REPLACE INTO told VALUES (?, ?)", found.items())
         self._graph = _Graph(self._path, self._form)
         for orphan in self._path.glob("index-*"):
-            if orphan.name != told.get("file"):  # a kill came before it counted
+            if orphan.name != state.get("file"):  # a kill came before it counted
                 orphan.unlink()
         return dict(sql.execute("SELECT partition, next FROM offsets"))
 
@@ -308,11 +308,11 @@ class _Form(NamedTuple):
         return f"vectors of {self.dimensions} numbers in {self.column!r} with the metric {self.metric!r}"
 
     @staticmethod
-    def of(told: Mapping[str, Any]) -> _Form | None:
+    def of(state: Mapping[str, Any]) -> _Form | None:
         """That of an index; None where it was never written."""
-        if "dimensions" not in told:
+        if "dimensions" not in state:
             return None
-        return _Form(told["column"], told["dimensions"], told["metric"])
+        return _Form(state["column"], state["dimensions"], state["metric"])
 
 
 @dataclass
@@ -357,9 +357,9 @@ class _Graph:
 
     def catch_up(self, sql: sqlite3.Connection) -> None:
         """Has what the rows are, as a transaction sees them."""
-        told = dict(sql.execute("SELECT name, value FROM told"))
-        if self._index is None or self._seen.place < told.get("place", 0):
-            self._load(sql, told)
+        state = dict(sql.execute("SELECT name, value FROM told"))
+        if self._index is None or self._seen.place < state.get("place", 0):
+            self._load(sql, state)
         [(place,)] = sql.execute("SELECT coalesce(max(place), ?) FROM gone", (self._seen.place,))
         gone = [
             number
@@ -380,7 +380,7 @@ class _Graph:
             self._index.add(numbers, data.reshape(len(some), self._form.dimensions))
             self._seen.number = int(numbers[-1])
 
-    def _load(self, sql: sqlite3.Connection, told: Mapping[str, Any]) -> None:
+    def _load(self, sql: sqlite3.Connection, state: Mapping[str, Any]) -> None:
         """Begins with what the file has; with nothing where there is none."""
         usearch = _usearch()
         _, dimensions, metric = self._form
@@ -389,7 +389,7 @@ class _Graph:
             "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'gone'"
         )
         self._seen = _Seen(0, place)
-        path = self._path / told.get("file", "none")
+        path = self._path / state.get("file", "none")
         try:
             if not path.exists():
                 return
@@ -416,8 +416,8 @@ class _Graph:
         former = dict(sql.execute("SELECT name, value FROM told")).get("file")
         with sql:
             sql.execute("BEGIN IMMEDIATE")
-            told = {"file": path.name, "number": number, "place": place}
-            sql.executemany("INSERT OR REPLACE INTO told VALUES (?, ?)", told.items())
+            state = {"file": path.name, "number": number, "place": place}
+            sql.executemany("INSERT OR REPLACE INTO told VALUES (?, ?)", state.items())
             sql.execute("DELETE FROM gone WHERE place <= ?", (place,))
         if former not in (None, path.name):
             (self._path / former).unlink(missing_ok=True)
@@ -425,8 +425,8 @@ class _Graph:
 
 def _saved(sql: sqlite3.Connection) -> _Seen:
     """Up to where the file has the rows."""
-    told = dict(sql.execute("SELECT name, value FROM told"))
-    return _Seen(told.get("number", 0), told.get("place", 0))
+    state = dict(sql.execute("SELECT name, value FROM told"))
+    return _Seen(state.get("number", 0), state.get("place", 0))
 
 
 def _fitting(column: Any, form: _Form) -> npt.NDArray[np.float32]:
@@ -440,9 +440,9 @@ def _fitting(column: Any, form: _Form) -> npt.NDArray[np.float32]:
     wrong: Any = pa.array(~fits)
     if not fits.all():
         found = lengths.filter(wrong)[0].as_py()
-        told = "no vector (NULL)" if found is None else f"{found} numbers"
+        size = "no vector (NULL)" if found is None else f"{found} numbers"
         raise RefusedError(
-            f"expected {form.column!r} as a vector of {form.dimensions} numbers; found {told}"
+            f"expected {form.column!r} as a vector of {form.dimensions} numbers; found {size}"
         )
     flat = column.flatten().cast(pa.float32(), safe=False)
     made = np.asarray(flat.fill_null(np.nan)).reshape(len(column), form.dimensions)

@@ -30,10 +30,10 @@ def check_supported(tree: exp.Expr) -> frozenset[type[exp.Expr]]:
     kinds: set[type[exp.Expr]] = set()
     for node in tree.walk():
         kinds.add(type(node))
-        told = _odd(node) if isinstance(node, LOOKED_AT) else None
-        if told is not None:
+        reason = _odd(node) if isinstance(node, LOOKED_AT) else None
+        if reason is not None:
             with within(node if node.parent is None else node.parent), within(node):
-                raise SchemaError(told)
+                raise SchemaError(reason)
     return frozenset(kinds)
 
 

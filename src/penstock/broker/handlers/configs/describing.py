@@ -110,8 +110,10 @@ def _group(
         name = synonym_of("groups", one.name)
         if name is None:
             return []
-        told = [_synonym(name, broker_wide[one.name], STATIC)] if one.name in broker_wide else []
-        return [*told, _synonym(name, one.default, DEFAULT)]
+        configured = (
+            [_synonym(name, broker_wide[one.name], STATIC)] if one.name in broker_wide else []
+        )
+        return [*configured, _synonym(name, one.default, DEFAULT)]
 
     return _settings(GROUP_SETTINGS, given, OF_GROUP, fallbacks, fields)
 
@@ -172,22 +174,24 @@ def _broker(call: Call, fields: Fields) -> list[Fields]:
             synonyms.append(_synonym(name, one.default, DEFAULT))
         elif is_set and name in _TAILS:
             synonyms += _default_of(_TAILS[name])
-        is_told = name in values and values[name] != one.default
-        source = synonyms[0]["source"] if is_set else STATIC if is_told else DEFAULT
+        is_configured = name in values and values[name] != one.default
+        source = synonyms[0]["source"] if is_set else STATIC if is_configured else DEFAULT
         value = synonyms[0]["value"] if is_set else values.get(name, one.default)
-        found.append(_told(one, value, source, synonyms, fields))
+        found.append(_described(one, value, source, synonyms, fields))
     return found
 
 
 def _cluster(dynamic: DynamicSettings, fields: Fields) -> list[Fields]:
     """What was set for all brokers."""
     return [
-        _told(broker_settings()[name], value, CLUSTER, [_synonym(name, value, CLUSTER)], fields)
+        _described(
+            broker_settings()[name], value, CLUSTER, [_synonym(name, value, CLUSTER)], fields
+        )
         for name, value in dynamic.of(cluster=True).items()
     ]
 
 
-def _told(
+def _described(
     one: BrokerSetting, value: str | None, source: int, synonyms: list[Fields], fields: Fields
 ) -> Fields:
     text = one.doc

@@ -179,17 +179,17 @@ class Changes:
             self._block(i, int(counts[i]), int(record_at[i]), value_at, key_at, ends, times_ms)
             for i in np.flatnonzero(counts).tolist()
         ]
-        told = state.tolist()
-        is_open = Begin(told[kernels.COMMIT_LSN], told[kernels.TIME_US], told[kernels.XID])
+        values = state.tolist()
+        is_open = Begin(values[kernels.COMMIT_LSN], values[kernels.TIME_US], values[kernels.XID])
         return Taken(
             int(stop),
             blocks,
-            is_open if told[kernels.IS_OPEN] else None,
-            told[kernels.RECORDS],
-            told[kernels.TRANSACTIONS],
-            told[kernels.END],
-            told[kernels.ENDED_US],
-            xids[: told[kernels.XIDS]].tolist(),
+            is_open if values[kernels.IS_OPEN] else None,
+            values[kernels.RECORDS],
+            values[kernels.TRANSACTIONS],
+            values[kernels.END],
+            values[kernels.ENDED_US],
+            xids[: values[kernels.XIDS]].tolist(),
         )
 
     def _block(

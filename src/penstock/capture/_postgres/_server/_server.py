@@ -141,8 +141,8 @@ class Server:
             )
         except self._psycopg.OperationalError as error:
             text = str(error).strip()
-            if (told := tls_error(self.url, error)) is not None:
-                raise told from None
+            if (setup_error := tls_error(self.url, error)) is not None:
+                raise setup_error from None
             if refused(text):
                 raise SetupError(
                     f"expected to log in at {self.name}; found: {text}. A password is taken from the "

@@ -97,9 +97,11 @@ class DeltaTarget:
             return  # offsets alone are written with the next changes: each commit makes files
         one = self._module.Transaction
         # A partition that wasn't written has no id; so the highest one is given, too.
-        told = [one(f"{self._own}/{p}", offset) for p, offset in self._offsets.items()]
-        told.append(one(self._own, max(self._offsets) + 1))
-        properties = self._module.CommitProperties(app_transactions=told, max_commit_retries=0)
+        transactions = [one(f"{self._own}/{p}", offset) for p, offset in self._offsets.items()]
+        transactions.append(one(self._own, max(self._offsets) + 1))
+        properties = self._module.CommitProperties(
+            app_transactions=transactions, max_commit_retries=0
+        )
         with self._away():
             if not self._rows.key:
                 upserts = plain_columns(batch.upserts, times=False)

@@ -137,8 +137,8 @@ class Folder:
 def _exchange(one: Path, other: Path) -> None:
     """Exchanges the names of two directories."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    told = (AT_CWD, os.fsencode(one), AT_CWD, os.fsencode(other), EXCHANGE)
-    if rename is not None and rename(*told) == 0:
+    arguments = (AT_CWD, os.fsencode(one), AT_CWD, os.fsencode(other), EXCHANGE)
+    if rename is not None and rename(*arguments) == 0:
         return
     apart = other.with_name(other.name + APART)
     other.rename(apart)

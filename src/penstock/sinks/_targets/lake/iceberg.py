@@ -92,9 +92,12 @@ class IcebergTarget:
             )
         if isinstance(catalog, str | Path):
             folder = Path(catalog).absolute()
-            told = {"type": "sql", "uri": f"sqlite:///{folder / 'catalog.db'}"}
             self._folder: Path | None = folder
-            self._properties: Mapping[str, str] = {**told, "warehouse": folder.as_uri()}
+            self._properties: Mapping[str, str] = {
+                "type": "sql",
+                "uri": f"sqlite:///{folder / 'catalog.db'}",
+                "warehouse": folder.as_uri(),
+            }
         else:
             self._folder, self._properties = None, catalog
         self.table, self.pace_s, self._branch = table, pace_s, branch
@@ -312,8 +315,8 @@ class IcebergTarget:
                 f"expected the branch {branch} of {self.table} from the sink {sink!r}; found one of "
                 f"{names or 'another topic'}. Give its name and topic"
             )
-        told = orjson.loads(properties[_property(other, rows)])
-        epoch = max(mine["epoch"], told["epoch"]) + 1
+        theirs = orjson.loads(properties[_property(other, rows)])
+        epoch = max(mine["epoch"], theirs["epoch"]) + 1
         with table.transaction() as transaction:
             change = ManageSnapshots(transaction)
             if MAIN in refs:
@@ -327,7 +330,7 @@ class IcebergTarget:
                 {
                     _property(f"{sink}.old", rows): orjson.dumps(mine).decode(),
                     _property(sink, rows): orjson.dumps(
-                        {"next": told["next"], "epoch": epoch, "switched": epoch}
+                        {"next": theirs["next"], "epoch": epoch, "switched": epoch}
                     ).decode(),
                 }
             )
