@@ -59,7 +59,7 @@ CORES_MAX: Final = 256  # shards that a test has any use for
 SEED: Final = "PENSTOCK_SEED"
 _LOG: Final = logging.getLogger(__name__)
 _OWN_SEED: Final = secrets.randbits(32)  # of this process
-_told: set[str] = set()  # tests that have shown their seed
+_shown_tests: set[str] = set()  # tests that have shown their seed
 
 
 @dataclass(frozen=True)
@@ -551,8 +551,8 @@ def _seed(given: int | None) -> int:
     except ValueError:
         raise FlowError(f"expected a whole number in {SEED}; found {text!r}") from None
     test = os.environ.get("PYTEST_CURRENT_TEST")
-    if test is not None and test not in _told:
-        _told.add(test)
+    if test is not None and test not in _shown_tests:
+        _shown_tests.add(test)
         # A log, not print: pytest shows it where a test fails, and no test finds it in its own output.
         _LOG.warning("%s=%d repeats what ps.testing has left to chance", SEED, seed)
     return seed

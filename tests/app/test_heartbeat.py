@@ -11,7 +11,7 @@ import pytest
 from tests.patience import wait_until
 
 from penstock.app.facts import Facts, read_facts
-from penstock.app.heartbeat import ENGINE, REST_US, Heartbeat, _is_told
+from penstock.app.heartbeat import ENGINE, REST_US, Heartbeat, _is_redundant
 
 WRITTEN = Facts(
     app="shop",
@@ -31,8 +31,8 @@ SOON_US = WRITTEN.said_us + REST_US - 1
 def test_instants_of_looks_alone_can_wait() -> None:
     """But not for long: whoever reads them must see that they go on."""
     later = replace(WRITTEN, said_us=SOON_US, looked_us=SOON_US, answered_us=SOON_US)
-    assert _is_told(later, WRITTEN)
-    assert not _is_told(replace(later, said_us=SOON_US + 1), WRITTEN)
+    assert _is_redundant(later, WRITTEN)
+    assert not _is_redundant(replace(later, said_us=SOON_US + 1), WRITTEN)
 
 
 @pytest.mark.parametrize(
@@ -50,14 +50,14 @@ def test_instants_of_looks_alone_can_wait() -> None:
 )
 def test_what_changes_is_written(change: dict[str, Any]) -> None:
     """Anything else counts."""
-    assert not _is_told(replace(WRITTEN, said_us=SOON_US, **change), WRITTEN)
+    assert not _is_redundant(replace(WRITTEN, said_us=SOON_US, **change), WRITTEN)
 
 
 def test_the_first_answer_of_the_log_is_written() -> None:
     """Before it, nothing waits."""
     before = replace(WRITTEN, answered_us=None)
-    assert not _is_told(replace(WRITTEN, said_us=SOON_US), before)
-    assert not _is_told(WRITTEN, None)
+    assert not _is_redundant(replace(WRITTEN, said_us=SOON_US), before)
+    assert not _is_redundant(WRITTEN, None)
 
 
 def test_a_run_reports_while_nothing_happens(tmp_path: Path) -> None:

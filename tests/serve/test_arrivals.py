@@ -31,14 +31,14 @@ def store(tmp_path: Path) -> Store:
 
 
 @pytest.fixture
-def told_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def watched_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever isn't told waits for longer than the test."""
     for name in ("LOOK_S_MIN", "LOOK_S_MAX"):
         monkeypatch.setattr(module, name, 10 * PATIENCE_S)
 
 
 @linux
-@pytest.mark.usefixtures("told_alone")
+@pytest.mark.usefixtures("watched_alone")
 def test_a_commit_wakes_who_waits_for_a_write(store: Store) -> None:
     """Readers in this process hear of files that any process moves there; temporary ones don't count."""
     found: list[int] = []
@@ -64,7 +64,7 @@ def test_a_commit_wakes_who_waits_for_a_write(store: Store) -> None:
 
 
 @linux
-@pytest.mark.usefixtures("told_alone")
+@pytest.mark.usefixtures("watched_alone")
 def test_readers_are_distinguished_and_of_what_is_taken_back(store: Store, tmp_path: Path) -> None:
     """Each hears of its own pipeline, as long as it listens, also that versions go."""
     elsewhere = Store(LocalStateFiles(tmp_path / "other", fsync=False))
@@ -72,8 +72,8 @@ def test_readers_are_distinguished_and_of_what_is_taken_back(store: Store, tmp_p
     calls: list[str] = []
     with Arrivals(store) as one, Arrivals(elsewhere, lambda: calls.append("other")) as other:
         with Arrivals(store) as third:
-            assert one.is_told
-            assert other.is_told
+            assert one.is_watched
+            assert other.is_watched
         store.files.delete(f"versions/{1:020d}.json")
         assert one.wait(PATIENCE_S)
         assert not third.wait(0.0)
@@ -90,11 +90,11 @@ def test_a_folder_that_goes_and_comes_is_looked_for(store: Store) -> None:
     folder = store.files.directory  # type: ignore[attr-defined]
     with Arrivals(store) as reader:
         shutil.rmtree(folder)
-        while reader.is_told:
+        while reader.is_watched:
             assert reader.wait(PATIENCE_S)
         assert reader.pause_s() < module.LOOK_S_MAX
         store.commit(1, version(0))
-        while not reader.is_told:
+        while not reader.is_watched:
             assert reader.wait(PATIENCE_S)
 
 
@@ -109,7 +109,7 @@ def test_who_is_not_notified_looks_less_and_less_often(monkeypatch: pytest.Monke
             now[0] = 100.0 + seconds
             pauses.append(reader.pause_s())
         assert pauses == [module.LOOK_S_MIN, pytest.approx(0.1), module.LOOK_S_MAX]
-        reader.told()
+        reader.notify()
         assert reader.pause_s() == module.LOOK_S_MIN
 
 

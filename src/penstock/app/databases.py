@@ -213,8 +213,8 @@ class DatabaseFlow(SqlFlow):
         """
         if not isinstance(table, Table | Stream):
             raise FlowError(f"expected a table or a stream; found {type(table).__name__}")
-        told = getattr(target, "table", "sink")
-        between = topic or re.sub(r"[^A-Za-z0-9._-]", "_", f"{self.name}.{told}")
+        target_name = getattr(target, "table", "sink")
+        between = topic or re.sub(r"[^A-Za-z0-9._-]", "_", f"{self.name}.{target_name}")
         if emit not in (None, "closed", "upserts"):
             raise FlowError(
                 f"expected emit='closed' or 'upserts', which a target can follow; found emit={emit!r}"
@@ -233,12 +233,12 @@ class DatabaseFlow(SqlFlow):
             key = row_key(output.node)
             if not key:
                 raise FlowError(
-                    f"expected columns that identify the rows of {told!r}; found none among "
+                    f"expected columns that identify the rows of {target_name!r}; found none among "
                     f"{', '.join(table.schema.names)}. Keep the key in select(…)"
                 )
         elif output.emission != "rows":
             raise FlowError(
-                f"expected a table, or a stream without retractions, for {told!r}; found a "
+                f"expected a table, or a stream without retractions, for {target_name!r}; found a "
                 "stream of changes"
             )
         own = name or between

@@ -84,8 +84,8 @@ class Heartbeat:
             try:
                 yield
             except BaseException as error:
-                told = None if isinstance(error, KeyboardInterrupt) else str(error) or repr(error)
-                self._note(ended_us=self._clock_us(), error=told)
+                reason = None if isinstance(error, KeyboardInterrupt) else str(error) or repr(error)
+                self._note(ended_us=self._clock_us(), error=reason)
                 raise
             else:
                 self._note(ended_us=self._clock_us())
@@ -190,7 +190,7 @@ class Heartbeat:
         self._write(self.facts())
         while not self._ended.wait(EVERY_S):
             facts = self.facts()
-            if not _is_told(facts, self._written):
+            if not _is_redundant(facts, self._written):
                 self._write(facts)
         self._write(self.facts())
 
@@ -203,7 +203,7 @@ class Heartbeat:
             write_facts(self._directory, facts)
 
 
-def _is_told(facts: Facts, written: Facts | None) -> bool:
+def _is_redundant(facts: Facts, written: Facts | None) -> bool:
     """Whether what was written not long ago says as much."""
     if written is None or facts.said_us - written.said_us >= REST_US or not written.answered_us:
         return False

@@ -35,8 +35,8 @@ SUMMING: Final = 2
 def expiring(both: pa.Table, following: pa.Table, summing: pa.Table) -> pa.Table:
     """The changes of a table with retention, with `$expiry`: those of everybody, and of either."""
     parts = [following, summing, both]
-    told = np.repeat(np.array([FOLLOWING, SUMMING, 0], np.int8), [len(part) for part in parts])
-    return pa.concat_tables(parts).append_column(EXPIRY, pa.array(told))
+    audiences = np.repeat(np.array([FOLLOWING, SUMMING, 0], np.int8), [len(part) for part in parts])
+    return pa.concat_tables(parts).append_column(EXPIRY, pa.array(audiences))
 
 
 def followed(delta: pa.Table) -> pa.Table:
@@ -52,8 +52,8 @@ def summed(delta: pa.Table) -> pa.Table:
 def _without(delta: pa.Table, audience: int) -> pa.Table:
     if EXPIRY not in delta.column_names:
         return delta
-    told = pc.not_equal(delta.column(EXPIRY), pa.scalar(audience, pa.int8()))
-    return delta.filter(told).drop_columns([EXPIRY])
+    visible = pc.not_equal(delta.column(EXPIRY), pa.scalar(audience, pa.int8()))
+    return delta.filter(visible).drop_columns([EXPIRY])
 
 
 def weights(delta: pa.Table) -> np.ndarray | None:

@@ -52,7 +52,7 @@ def widen(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         batch: what it made of them.
         schema: of the rows.
     """
-    bases = [(told.metadata or {}).get(BASE) for told in batch.schema]
+    bases = [(field.metadata or {}).get(BASE) for field in batch.schema]
     arrays = [
         array if base is None else _grown(array, base, field)
         for base, field, array in zip(bases, schema, batch.columns, strict=True)

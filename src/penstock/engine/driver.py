@@ -118,9 +118,9 @@ class Driver:
                 "its new operators are computed from the log first"
             )
         # Names and steps of views may change: readers know them with the next version.
-        told = self.version["views"] if number else None
+        published = self.version["views"] if number else None
         self.version = of_program(self.version, physical)
-        self._is_told = told in (None, self.version["views"])
+        self._is_published = published in (None, self.version["views"])
         self._call_off_switch()
         self._activity: Json = self.version.get("activity", {})
         self._ends: dict[str, dict[int, int]] = {}
@@ -174,7 +174,7 @@ class Driver:
         # A driver that has taken over meanwhile waits for this batch or repeats it: the same in any case.
         if not self.store.commit(plan.version, content, relaxed=self._keeper.relaxed):
             content = self.store.version(plan.version)
-        self.version, self._is_told = content, True
+        self.version, self._is_published = content, True
         warn_of_lost(plan, reports)
         has_written = any(report["writers"] or report["transaction"] for report in reports)
         self._keeper.committed(content, has_written=has_written)
@@ -284,7 +284,7 @@ class Driver:
         self._activity = found.activity
         frontiers = self.physical.frontiers(found.watermark_us, now_us, self.version["frontier_us"])
         idle = all(s.start == s.end for s in splits) and not self._wakes(frontiers)
-        if begun is None and idle and self._is_told and not self._must_keep(found, now_us):
+        if begun is None and idle and self._is_published and not self._must_keep(found, now_us):
             return None
         return Plan(
             version=self.version["version"] + 1,

@@ -290,8 +290,14 @@ def _registered_changes(source: Source) -> Changelog:
     assert changelog is not None
     assert isinstance(format_, Encoded)
     assert changelog.format in ("json", "debezium")
-    told = (source.schema, changelog.key, changelog.format, format_)
-    return registered_changelog(*told, registered_schemas, registered_kinds)
+    return registered_changelog(
+        source.schema,
+        changelog.key,
+        changelog.format,
+        format_,
+        registered_schemas,
+        registered_kinds,
+    )
 
 
 @lru_cache(maxsize=256)

@@ -490,8 +490,10 @@ class LaneBatch:
         if transaction is not None and to.identity in transaction["written"]:
             return  # what this batch gives is there, and counts
         partitions = self.job.output_partitions[to.topic]
-        told = {"partitions": partitions, "shard": shard, "wall_us": self.plan.wall_us}
-        parts = rows_outgoing(to, tables, self.log, **told)
+        wall_us = self.plan.wall_us
+        parts = rows_outgoing(
+            to, tables, self.log, partitions=partitions, shard=shard, wall_us=wall_us
+        )
         for number, outgoing in enumerate(parts):
             if transaction is None:
                 self._send(to.topic, writer_name(to, origin, shard), outgoing)

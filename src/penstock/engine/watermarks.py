@@ -120,7 +120,7 @@ def look(
     ]
     before = version.get("held", {})
     held = {
-        topic: _told(one.held, before.get(topic, {}), now_us)
+        topic: _holder(one.held, before.get(topic, {}), now_us)
         for topic, one in reached.items()
         if one.held is not None
     }
@@ -288,16 +288,16 @@ def _who(producer: str | None, partition: int) -> str:
     return f"{name} in partition {partition}"
 
 
-def _told(mark: _Mark, before: Json, now_us: int) -> Json:
+def _holder(mark: _Mark, before: Json, now_us: int) -> Json:
     """Who holds a watermark, and since when: it was seen then, and has come no further."""
-    told = {
+    holder = {
         "partition": mark.partition,
         "producer": mark.producer,
         "newest_us": mark.us,
         "text": mark.who,
     }
-    is_same = all(name in before and before[name] == value for name, value in told.items())
-    return {**told, "since_us": before.get("since_us", now_us) if is_same else now_us}
+    is_same = all(name in before and before[name] == value for name, value in holder.items())
+    return {**holder, "since_us": before.get("since_us", now_us) if is_same else now_us}
 
 
 def _least(topics: list[_Reached]) -> int | None:

@@ -30,20 +30,20 @@ def query_columns(query: str, tables: Mapping[str, Schema]) -> Schema:
         raise SchemaError(f"expected a query that DuckDB understands; found: {error}") from None
     names = [name for name, _, _ in found]
     if twice := next((name for i, name in enumerate(names) if name in names[:i]), None):
-        told = SchemaError(f"expected columns of different names; found {twice!r} twice. Use AS")
-        told.near = twice, 1
-        raise told
+        failure = SchemaError(f"expected columns of different names; found {twice!r} twice. Use AS")
+        failure.near = twice, 1
+        raise failure
     fields = []
     for name, arrow, type_ in found:
         field = Field(name, known_type(arrow, type_))
         try:
             type_text(field.type)
         except SchemaError as error:
-            told = SchemaError(
+            failure = SchemaError(
                 f"{error}, in the column {name!r}. Cast it, as in CAST(x AS VARCHAR)"
             )
-            told.near = name, 0
-            raise told from None
+            failure.near = name, 0
+            raise failure from None
         fields.append(field)
     return Schema(tuple(fields))
 

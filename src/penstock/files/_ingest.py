@@ -158,7 +158,7 @@ class _Ingestion:
         self._progress_topic = f"{name}.files"
         self._letter_topic = f"{name}.dead-letters"
         self._writer = TransactionalProducer(self._address, f"penstock.ingest.{name}", **settings)
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._unsettled: set[Path] = set()
         self._turn = self._sent = 0
         self._done = Ingested()
@@ -237,8 +237,8 @@ class _Ingestion:
             )
 
     def _changed(self, path: Path) -> None:
-        if str(path) not in self._told:
-            self._told.add(str(path))
+        if str(path) not in self._reported:
+            self._reported.add(str(path))
             self._done.changed += 1
             _log.warning("%s has changed after it was read, and isn't read again", path)
 

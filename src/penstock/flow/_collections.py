@@ -235,8 +235,8 @@ class Stream(Collection):
             registry: likewise.
         """
         emission: Emission = "changes" if retracts(self.node) else "rows"
-        told = partitions, retention, format, registry
-        self._write(topic, self.node, emission, keys_of(self.node), *told)
+        keys = keys_of(self.node)
+        self._write(topic, self.node, emission, keys, partitions, retention, format, registry)
 
     def unnest(self, column: str, *, name: str | None = None) -> Stream:
         """Makes a row from each element of an array. A row with an empty or NULL array is dropped.
@@ -316,14 +316,14 @@ class Stream(Collection):
                 may be the time of a change. None is the one when the batch is computed, which may
                 differ on replay.
         """
-        told = None
+        side_input = None
         if broadcast is not None:
             if not isinstance(broadcast, Table):
                 raise FlowError(
                     f"expected broadcast= as a table, such as app.table(…); found {type(broadcast).__name__}"
                 )
             check_same_flow(self.flow, broadcast.flow)
-            told = shaping.told(self.flow, broadcast.node, as_of)
+            side_input = shaping.broadcast_of(self.flow, broadcast.node, as_of)
         node = shaping.process(
             self.node,
             function,
@@ -333,7 +333,7 @@ class Stream(Collection):
             state=state,
             wake=wake,
             name=name,
-            told=told,
+            broadcast=side_input,
         )
         return Stream(self.flow, self.flow.node(node))
 

@@ -187,11 +187,11 @@ def check_format(format_: object, registry: object, schema: Schema) -> LineForma
     if registry is not None and format_ in KINDS:
         format_, registry = encoded_as(str(format_), check_registry(registry)), None
     if not isinstance(format_, LineFormat) or registry is not None:
-        told = "" if registry is None else f" and registry={registry!r}"
+        detail = "" if registry is None else f" and registry={registry!r}"
         raise FlowError(
             "expected format='json', 'csv', ps.csv(…), ps.pattern(…) or ps.avro(…); or format='avro', "
             "'json-schema' or 'protobuf' with registry='http://127.0.0.1:8081'; found "
-            f"format={format_!r}{told}"
+            f"format={format_!r}{detail}"
         )
     try:
         decoder_for(schema, format_)
@@ -230,10 +230,10 @@ def check_changelog(format_: object, registry: object) -> tuple[ChangelogFormat,
     if registry is not None and format_ == "debezium":
         return "debezium", Avro((), check_registry(registry))  # or another kind: its registry knows
     if registry is not None or format_ in KINDS:
-        told = "none" if registry is None else f"registry={registry!r} with format={format_!r}"
+        found = "none" if registry is None else f"registry={registry!r} with format={format_!r}"
         raise FlowError(
             "expected registry='http://127.0.0.1:8081' with format='avro', 'json-schema' or 'protobuf', or "
-            f"with format='debezium' for envelopes of these; found {told}"
+            f"with format='debezium' for envelopes of these; found {found}"
         )
     if format_ not in FORMATS:
         known = " or ".join(f"format={name!r}" for name in (*FORMATS, *KINDS))
@@ -253,11 +253,11 @@ def check_written(format_: object, registry: object, schema: Schema) -> Encoded 
     if format_ in KINDS and registry is not None:
         format_ = encoded_as(str(format_), check_registry(registry))
     elif not isinstance(format_, Encoded) or registry is not None or format_.registry is None:
-        told = "" if registry is None else f" and registry={registry!r}"
+        detail = "" if registry is None else f" and registry={registry!r}"
         raise FlowError(
             "expected format='json'; or format='avro', 'json-schema' or 'protobuf' with "
             "registry='http://127.0.0.1:8081', which gives schemas their ids; found "
-            f"format={format_!r}{told}"
+            f"format={format_!r}{detail}"
         )
     match KINDS[format_name(format_)]:
         case Kind.AVRO:

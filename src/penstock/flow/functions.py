@@ -415,14 +415,15 @@ def avro(
     """
     if registry is not None:
         return _registered(schema, registry)
-    told: Any = schema
-    if not isinstance(told, Mapping) or "type" in told:
-        return Avro(((None, _json(told)),))
-    if not told or not all(isinstance(one, int) for one in told):
+    given: Any = schema
+    if not isinstance(given, Mapping) or "type" in given:
+        return Avro(((None, _json(given)),))
+    if not given or not all(isinstance(one, int) for one in given):
         raise FlowError(
-            f"expected an Avro schema, or a mapping of ids to schemas, such as {{7: schema}}; found {told!r}"
+            "expected an Avro schema, or a mapping of ids to schemas, such as {7: schema}; found "
+            f"{given!r}"
         )
-    return Avro(tuple((id_, _json(one)) for id_, one in sorted(told.items())))
+    return Avro(tuple((id_, _json(one)) for id_, one in sorted(given.items())))
 
 
 def _registered(schema: object, registry: str) -> Avro:

@@ -40,14 +40,14 @@ from penstock.ops.keyed.top import Top
 from penstock.ops.rows import Unnest
 
 __all__ = [
-    "Told",
+    "Broadcast",
+    "broadcast_of",
     "closed",
     "closes",
     "deduplicate",
     "is_one_row",
     "paced",
     "process",
-    "told",
     "top",
     "union",
     "unnest",
@@ -118,7 +118,7 @@ def process(
     state: str | Schema,
     wake: str | None,
     name: str | None,
-    told: Told | None = None,
+    broadcast: Broadcast | None = None,
 ) -> Stateful:
     """A function over keyed state; see `Stream.process`."""
     check_function(function, "process' first argument")
@@ -157,26 +157,26 @@ def process(
         wake=None if wake is None else whole[wake].name,
         name=called,
         function=function,
-        rules=None if told is None else told.rules,
+        rules=None if broadcast is None else broadcast.rules,
     )
-    return Stateful((node,) if told is None else (node, told.node), operator, output)
+    return Stateful((node,) if broadcast is None else (node, broadcast.node), operator, output)
 
 
 @dataclass(frozen=True)
-class Told:
+class Broadcast:
     """A table that a function is given: its rows, or their changes, and what they are."""
 
     node: Node
     rules: Rules
 
 
-def told(flow: Owner, table: Node, as_of: AsOf | None) -> Told:
+def broadcast_of(flow: Owner, table: Node, as_of: AsOf | None) -> Broadcast:
     """What `broadcast=` of `Stream.process` comes to."""
     check_as_of(as_of)
     if as_of is None:
-        return Told(table, Rules(table.schema.arrow, (), timed=False))
+        return Broadcast(table, Rules(table.schema.arrow, (), timed=False))
     keys = key_of(table, "broadcast", "Filter it in the function, or use as_of=None")
-    return Told(changes_of(flow, table), Rules(table.schema.arrow, keys, timed=True))
+    return Broadcast(changes_of(flow, table), Rules(table.schema.arrow, keys, timed=True))
 
 
 def paced(node: Node, keys: tuple[str, ...], every: str | timedelta) -> Stateful:

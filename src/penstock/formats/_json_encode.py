@@ -165,8 +165,8 @@ def _other_pieces(array: Any, name: str) -> _Pieces:
         return _text_pieces(_time_texts(array))
     if pa.types.is_duration(type_):
         micros = array.cast(INTERVAL).cast(pa.int64()).to_pylist()
-        told = [None if one is None else interval_text(one) for one in micros]
-        return _text_pieces(pa.array(told, pa.large_string()))
+        texts = [None if one is None else interval_text(one) for one in micros]
+        return _text_pieces(pa.array(texts, pa.large_string()))
     is_fixed = pa.types.is_fixed_size_binary(type_)
     if pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or is_fixed:
         texts = [

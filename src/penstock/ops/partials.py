@@ -208,8 +208,8 @@ class Mapper:
         columns = {**place, COUNT: pa.array(counts)}
         columns |= {f"{VALUE}{i}": value for i, value in enumerate(values)}
         if layout.carried:
-            told = [columns[field.name] for field in layout.carried]
-            columns[TIE] = vectors.from_int64(hash_columns(told, len(counts)))
+            carried = [columns[field.name] for field in layout.carried]
+            columns[TIE] = vectors.from_int64(hash_columns(carried, len(counts)))
         if layout.order is not None:
             columns[ORDER] = vectors.from_int64(vectors.coarse_codes(values[-1]))
         names = layout.schema.names

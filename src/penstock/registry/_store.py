@@ -130,13 +130,13 @@ class LogStore:
 
     def fresh(self) -> Subjects:
         """See `Store`."""
-        with self._lock, _told():
+        with self._lock, _as_refusals():
             self._catch_up()
             return self._state
 
     def write(self, decide: Decide) -> None:
         """See `Store`."""
-        with self._lock, _told():
+        with self._lock, _as_refusals():
             for attempt in range(TRIES_MAX):
                 try:
                     self._write(decide)
@@ -214,7 +214,7 @@ class LogStore:
 
 
 @contextlib.contextmanager
-def _told() -> Any:
+def _as_refusals() -> Any:
     """A log that can't be reached is the store's error of Confluent's API."""
     try:
         yield

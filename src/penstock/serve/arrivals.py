@@ -59,7 +59,7 @@ class Arrivals:
         self._folder: str | None = None
         if isinstance(store.files, LocalStateFiles):
             self._folder = str(store.files.directory / store.folder / "versions")
-        self.is_told = False
+        self.is_watched = False
         self._listen()
 
     def __enter__(self) -> Arrivals:
@@ -72,20 +72,20 @@ class Arrivals:
 
     def _listen(self) -> None:
         if self._folder is not None and (watcher := _watcher()) is not None:
-            self.is_told = watcher.add(self._folder, self)
+            self.is_watched = watcher.add(self._folder, self)
 
     def close(self) -> None:
         """Ends it."""
         if self._folder is not None and (watcher := _watcher()) is not None:
             watcher.remove(self._folder, self)
 
-    def told(self, *, goes_on: bool = True) -> None:
+    def notify(self, *, goes_on: bool = True) -> None:
         """Notes that something has happened; called by the thread that reads the system's reports.
 
         Args:
             goes_on: whether the directory is still there.
         """
-        self.is_told = self.is_told and goes_on
+        self.is_watched = self.is_watched and goes_on
         self._since_s = time.monotonic()
         self._event.set()
         if self._call is not None:
@@ -93,7 +93,7 @@ class Arrivals:
 
     def pause_s(self) -> float:
         """How many seconds may pass until the next look, if nothing is reported meanwhile."""
-        if self.is_told:
+        if self.is_watched:
             return LOOK_S_MAX
         waited = time.monotonic() - self._since_s
         return min(max(LOOK_S_MIN, LOOK_SHARE * waited), LOOK_S_MAX)
@@ -107,7 +107,7 @@ class Arrivals:
         Returns:
             Whether it is time; False where the seconds have passed before.
         """
-        if not self.is_told:
+        if not self.is_watched:
             self._listen()  # the directory may have appeared
         left = self._looked_s + self.pause_s() - time.monotonic()
         is_due = self._event.wait(max(0.0, min(seconds, left))) or left <= seconds
@@ -186,7 +186,7 @@ class _Watcher:
                 data = os.read(self._descriptor, _READ_BYTES)
             except OSError:
                 return
-            told: dict[Arrivals, bool] = {}
+            notified: dict[Arrivals, bool] = {}
             with self._lock:
                 at = 0
                 while at < len(data):
@@ -194,13 +194,13 @@ class _Watcher:
                     name = data[at + _EVENT.size : at + _EVENT.size + size].rstrip(b"\0")
                     at += _EVENT.size + size
                     if mask & _LOST:
-                        told |= {one: True for some in self._readers.values() for one in some}
+                        notified |= {one: True for some in self._readers.values() for one in some}
                     elif mask & _IGNORED:
-                        told |= dict.fromkeys(self._readers.pop(number, ()), False)
+                        notified |= dict.fromkeys(self._readers.pop(number, ()), False)
                     elif not name.endswith(b".tmp"):
-                        told |= dict.fromkeys(self._readers.get(number, ()), True)
-            for one, goes_on in told.items():
-                one.told(goes_on=goes_on)
+                        notified |= dict.fromkeys(self._readers.get(number, ()), True)
+            for one, goes_on in notified.items():
+                one.notify(goes_on=goes_on)
 
 
 @functools.cache

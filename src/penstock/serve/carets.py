@@ -44,15 +44,15 @@ def one_select(query: str) -> exp.Query:
     return statements[0]
 
 
-def pointed(query: str, told: str) -> str:
+def pointed(query: str, message: str) -> str:
     """DuckDB's message with the place in the query, where it names a column and no place."""
-    named = _NO_COLUMN.search(told)
-    if named is None or "\nLINE " in told:
-        return told
+    named = _NO_COLUMN.search(message)
+    if named is None or "\nLINE " in message:
+        return message
     name = named[1] or named[2]
     found = re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", query, re.IGNORECASE)
     found = found or re.search(rf"(?<!\w){re.escape(name)}(?!\w)", query, re.IGNORECASE)
-    return told if found is None else told.rstrip() + caret(query, found.start(), len(name))
+    return message if found is None else message.rstrip() + caret(query, found.start(), len(name))
 
 
 def caret(query: str, begin: int, length: int = 1) -> str:

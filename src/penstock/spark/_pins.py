@@ -99,13 +99,13 @@ def find(state: str, name: str) -> Pin:
     """
     target = f"{state.rstrip('/')}/{FOLDER}/{name}"
     try:
-        told = unsealed(bytes(open_files(target).read(DESCRIPTION)), f"{target}/{DESCRIPTION}")
+        stored = unsealed(bytes(open_files(target).read(DESCRIPTION)), f"{target}/{DESCRIPTION}")
     except FileNotFoundError:
         raise QueryError(
             f"expected what the stream has read of the view in {target}; found nothing there. Start the "
             "stream again with a new checkpoint"
         ) from None
-    part = ViewPart(told["version"], told["spec"], told["traces"], tuple(told["steps"]))
+    part = ViewPart(stored["version"], stored["spec"], stored["traces"], tuple(stored["steps"]))
     return Pin(target, part)
 
 
@@ -133,8 +133,8 @@ def batch_name(part: ViewPart) -> str:
 
 def digest(part: ViewPart) -> str:
     """Of what a view is made of."""
-    told = orjson.dumps([part.spec, part.traces, part.steps], option=orjson.OPT_SORT_KEYS)
-    return hashlib.blake2b(told, digest_size=8).hexdigest()
+    body = orjson.dumps([part.spec, part.traces, part.steps], option=orjson.OPT_SORT_KEYS)
+    return hashlib.blake2b(body, digest_size=8).hexdigest()
 
 
 def drop_before(state: str, folder: str, kept: str) -> None:

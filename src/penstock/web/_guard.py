@@ -74,9 +74,9 @@ class Guard:
     def _knows_password(self, headers: Headers) -> bool:
         if self._password is None:
             return True
-        scheme, _, told = headers.get("authorization", "").partition(" ")
+        scheme, _, credentials = headers.get("authorization", "").partition(" ")
         try:
-            _, _, password = base64.b64decode(told, validate=True).partition(b":")
+            _, _, password = base64.b64decode(credentials, validate=True).partition(b":")
         except ValueError:  # neither base64 nor ASCII
             return False
         return scheme.lower() == "basic" and hmac.compare_digest(password, self._password)

@@ -10,25 +10,25 @@ from penstock.core.time import instant_text
 __all__ = ["sink_state", "state_of", "whole"]
 
 
-def sink_state(told: Mapping[str, Any] | None, now_ms: int) -> dict[str, Any]:
+def sink_state(report: Mapping[str, Any] | None, now_ms: int) -> dict[str, Any]:
     """How a sink is.
 
     Args:
-        told: its last report; None: it never made one.
+        report: its last report; None: it never made one.
         now_ms: the time, since 1970.
 
     Returns:
         `name`, `level` (good, wait, bad), `since` (an instant or None), `reason`, `advice`.
     """
-    if told is None:
+    if report is None:
         reason = "Its group has offsets and no report: an older release, or another program, writes them."
         return state_of("unknown", "wait", None, reason, "Restart the sink with this release.")
     from penstock.sinks import sink_phase  # loads clients, which `penstock status` doesn't need
 
-    phase, trouble = sink_phase(told, now_ms), str(told.get("trouble", ""))
-    since_ms, at_ms = whole(told.get("since_ms")), whole(told.get("at_ms"))
+    phase, trouble = sink_phase(report, now_ms), str(report.get("trouble", ""))
+    since_ms, at_ms = whole(report.get("since_ms")), whole(report.get("at_ms"))
     if phase == "silent":
-        reason = f"A sink reports at least every 5 seconds. The last report: {told.get('phase')}."
+        reason = f"A sink reports at least every 5 seconds. The last report: {report.get('phase')}."
         advice = (
             "The process was killed, hangs, or can't reach the log. Start it again: "
             "penstock sink TOPIC TARGET. It continues where it stopped."

@@ -262,8 +262,8 @@ def schemas(name: str, form: str, broker: str | None) -> None:
     write_rows(("table", "version", "column", "type", "not_null", "key"), rows, form)
 
 
-def _command(what: Any, told: str) -> click.Command:
-    @capture.command(what, help=told)
+def _command(what: Any, help_text: str) -> click.Command:
+    @capture.command(what, help=help_text)
     @click.argument("name")
     @broker_option
     def command(name: str, broker: str | None) -> None:

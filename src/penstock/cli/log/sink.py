@@ -161,7 +161,7 @@ def _made(
     help="Serve /metrics for Prometheus there (http), also beyond loopback.",
 )
 @otel_option
-def run(*, once: bool, metrics: str | None, otel: bool, **told: Any) -> None:
+def run(*, once: bool, metrics: str | None, otel: bool, **options: Any) -> None:
     """Keep a table of TARGET equal to TOPIC.
 
     Ctrl-C and SIGTERM end it after the transaction in flight; a second one ends it at once.
@@ -170,7 +170,7 @@ def run(*, once: bool, metrics: str | None, otel: bool, **told: Any) -> None:
     kafka+tls://USER@…?ca=FILE, https://…, a file (.sqlite, .db, .duckdb) or a directory (.tantivy, .vectors,
     .iceberg, .delta, .parquet).
     """
-    one = _made(**told)
+    one = _made(**options)
     with (
         ended_by_signals(one.stop),
         _served(one, metrics),
@@ -178,7 +178,7 @@ def run(*, once: bool, metrics: str | None, otel: bool, **told: Any) -> None:
         counter("written") as tick,
     ):
         if not once:
-            note(f"keeping {one.target.name} equal to the topic {told['topic']}; Ctrl-C stops")
+            note(f"keeping {one.target.name} equal to the topic {options['topic']}; Ctrl-C stops")
 
         def looked(done: Followed) -> bool:
             tick(done.upserts + done.deletes)
@@ -191,7 +191,7 @@ def run(*, once: bool, metrics: str | None, otel: bool, **told: Any) -> None:
             done = one.run(until=looked)
         except KeyboardInterrupt:
             done = one.done
-    where = told["table"] or one.target.name
+    where = options["table"] or one.target.name
     note(
         f"wrote {done.upserts:,} rows to {where} and deleted {done.deletes:,}; {done.dead:,} dead letters"
     )
@@ -212,26 +212,26 @@ def _served(one: Sink, metrics: str | None) -> contextlib.AbstractContextManager
 @sink.command()
 @_options
 @click.option("--back", is_flag=True, help="Restore the table from before the last rebuild.")
-def rebuild(*, back: bool, **told: Any) -> None:
+def rebuild(*, back: bool, **options: Any) -> None:
     """Rebuild a sink's table next to the live one, and switch to it when it has caught up."""
     from penstock import sinks
 
-    one = _made(**told)
+    one = _made(**options)
     if back:
         sinks.go_back(one)
         note(
-            f"{_what(told, one)} is the one from before the last rebuild again; the other one is kept"
+            f"{_what(options, one)} is the one from before the last rebuild again; the other one is kept"
         )
         return
     done = sinks.rebuild(one)
     note(
-        f"{_what(told, one)} was rebuilt with {done.upserts:,} rows; the previous one is kept. "
+        f"{_what(options, one)} was rebuilt with {done.upserts:,} rows; the previous one is kept. "
         "Restore it with --back"
     )
 
 
-def _what(told: dict[str, Any], one: Sink) -> str:
-    return str(told["table"] or one.target.name)
+def _what(options: dict[str, Any], one: Sink) -> str:
+    return str(options["table"] or one.target.name)
 
 
 @sink.command()

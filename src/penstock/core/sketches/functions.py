@@ -130,8 +130,8 @@ def _shape(capacity: int, error: float) -> Shape:
 
 def _bits(column: pa.ChunkedArray, head: pa.ChunkedArray, length: pa.ChunkedArray) -> pa.Array:
     """The bits that each value sets in a filter of this head; 0 is the highest bit of the first byte."""
-    told: Any = zip(head.to_pylist(), length.to_pylist(), strict=True)
-    shapes = [_NO_SHAPE if one[0] is None else read_head(*one) for one in told]
+    heads: Any = zip(head.to_pylist(), length.to_pylist(), strict=True)
+    shapes = [_NO_SHAPE if one[0] is None else read_head(*one) for one in heads]
     sizes = np.array([shape.bits for shape in shapes], np.int64)
     hashes = np.array([shape.hashes for shape in shapes], np.int64)
     found = bits_of(_plain(column), sizes, hashes)

@@ -206,10 +206,10 @@ def read(column: pa.Array) -> Thetas:
     thetas = np.full(len(column), ALL)
     is_theta = (at == 2) & (words[rows] == 3)
     thetas[rows[is_theta]] = body[is_theta].view(np.int64)
-    told = np.where(words == 1, count - 1, 0)
+    counts = np.where(words == 1, count - 1, 0)
     is_count = (at == 1) & (words[rows] > 1)
-    told[rows[is_count]] = (body[is_count] & np.uint64(0xFFFF_FFFF)).astype(np.int64)
-    _check(~there | ((told == count - words) & (thetas > 0)), column)
+    counts[rows[is_count]] = (body[is_count] & np.uint64(0xFFFF_FFFF)).astype(np.int64)
+    _check(~there | ((counts == count - words) & (thetas > 0)), column)
     kept = at >= words[rows]
     found = Thetas(thetas, rows[kept], body[kept].view(np.int64))
     rising = np.ones(len(found.rows), np.bool_)

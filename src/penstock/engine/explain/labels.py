@@ -14,7 +14,7 @@ from penstock.state.sizes import state_size
 
 __all__ = ["Labels"]
 
-_TOLD: Final = frozenset(
+_SHOWN_ELSEWHERE: Final = frozenset(
     {
         "computed",
         "given",
@@ -126,11 +126,11 @@ def _detail(spec: Json) -> str:
             if spec.get(name):
                 text += f", {word} {duration_text(spec[name])}"
         return text
-    told = [f"{name.removesuffix('_us').replace('_', ' ')} {_value(name, value)}".rstrip()
+    parts = [f"{name.removesuffix('_us').replace('_', ' ')} {_value(name, value)}".rstrip()
             for name, value in spec.items()
-            if name not in _TOLD and value not in (None, False, [], "")]  # fmt: skip
+            if name not in _SHOWN_ELSEWHERE and value not in (None, False, [], "")]  # fmt: skip
     calls = _calls(spec.get("computed", ()))
-    return ", ".join(told) + (f": {calls}" if calls else "")
+    return ", ".join(parts) + (f": {calls}" if calls else "")
 
 
 def _calls(aggregates: Sequence[Any]) -> str:

@@ -55,10 +55,10 @@ def explain(
             `penstock.app.facts.Facts.nodes` has them. None shows none.
         targets: by topic, the sinks that follow it, as `App.targets` gives them.
     """
-    return "\n".join(_Told(physical, version, figures or {}, targets or {}).lines())
+    return "\n".join(_Explanation(physical, version, figures or {}, targets or {}).lines())
 
 
-class _Told:
+class _Explanation:
     def __init__(
         self,
         physical: Physical,
@@ -151,5 +151,5 @@ class _Told:
         if detail := self.labels.detail(placed):
             yield f"{pad}{' ' * len(number)}{detail}"
         for name, others in self.labels.shared(placed):
-            told = ", ".join(f"[{self.numbers[one]}] {theirs}" for one, theirs in others)
-            yield f"{pad}{' ' * len(number)}{name} shared with {told}"
+            sharers = ", ".join(f"[{self.numbers[one]}] {theirs}" for one, theirs in others)
+            yield f"{pad}{' ' * len(number)}{name} shared with {sharers}"

@@ -41,7 +41,7 @@ SILENCE_S: Final = 12 * BEAT_S
 """After which a lane that says nothing is given up: its process is suspended, or its machine is cut off."""
 GATHER_S: Final = 600.0
 """How long all lanes may take to report for duty: a cluster may start machines for them, or be busy."""
-TELL_S: Final = 10.0
+WARN_S: Final = 10.0
 """After which it is said that lanes are missing."""
 LOSSES_MAX: Final = 20
 """Lanes lost in one batch before it is given up: something kills them."""
@@ -155,7 +155,7 @@ class Conductor:
                 self._reports = {}
                 self._go(assign)
                 write()
-                self._tell(Written(self._ticket))
+                self._broadcast(Written(self._ticket))
                 return self._collected()
             except _LostError as error:
                 _log.warning("%s; the batch is run again", error)
@@ -195,7 +195,7 @@ class Conductor:
 
     def _gather(self) -> None:
         began = time.monotonic()
-        told = False
+        has_warned = False
         while len(self._there) < self.lanes:
             if self._silent:
                 raise LaneSilentError(next(iter(self._silent.values())))
@@ -207,8 +207,8 @@ class Conductor:
                     f"{len(self._there)}. Too few cores are free: give the pipeline fewer "
                     "(ps.App(cores=…)), or the cluster more"
                 )
-            if waited > TELL_S and not told:
-                told = True
+            if waited > WARN_S and not has_warned:
+                has_warned = True
                 _log.warning("waiting for Spark to start the lanes %s", missing)
             with contextlib.suppress(_LostError):
                 self._turn(1.0)
@@ -224,7 +224,7 @@ class Conductor:
             except OSError as error:
                 raise self._lose(number, str(error)) from None
 
-    def _tell(self, message: Message) -> None:
+    def _broadcast(self, message: Message) -> None:
         for number, lane in list(self._there.items()):
             try:
                 lane.connection.send(message)

@@ -50,7 +50,7 @@ REST_S: Final = 10.0  # without a record, until a pipeline is at rest
 ATTEMPTS_MAX: Final = 5  # of one batch whose work fails with what may pass
 RETRY_S: Final = 1.0
 ROOM_WAIT_S: Final = 5.0  # between two attempts where a disk is full
-ROOM_TELL_S: Final = 60.0  # between two words about that
+ROOM_WARN_S: Final = 60.0  # between two words about that
 STOP_S: Final = (
     10.0  # for a batch in flight to end before Spark's job is interrupted, and for it to end then
 )
@@ -119,7 +119,7 @@ class SparkHost:
         self._standing: _Standing | None = None
         self._jobs = 0
         self._attempts = 0
-        self._room_told_s = -ROOM_TELL_S
+        self._room_warned_s = -ROOM_WARN_S
 
     def run(
         self,
@@ -241,8 +241,8 @@ class SparkHost:
     def _wait_for_room(self, error: Exception) -> None:
         """Tries the batch again until there is room: nothing else can help, and nothing is lost."""
         now_s = time.monotonic()
-        if now_s - self._room_told_s >= ROOM_TELL_S:
-            self._room_told_s = now_s
+        if now_s - self._room_warned_s >= ROOM_WARN_S:
+            self._room_warned_s = now_s
             _log.warning(
                 "expected disk space for the pipeline's state or log; found none (%s). The pipeline waits, "
                 "and continues when there is space",
@@ -274,9 +274,9 @@ class SparkHost:
                 _log.warning("%s; Spark's job is started again", _short(error))
             self._stop.wait(RETRY_S * 2 ** (self._jobs - 1))
             return
-        told = found if is_gone else _short(error)
+        detail = found if is_gone else _short(error)
         self._failure = PenstockError(
-            f"expected Spark to {to}; found: {told}. Nothing is lost: run the pipeline again, and it "
+            f"expected Spark to {to}; found: {detail}. Nothing is lost: run the pipeline again, and it "
             f"continues after the last committed batch. Spark's log is {self._spark_log}"
         )
         self._failure.__cause__ = error
@@ -466,8 +466,10 @@ def _lacks_room(error: Exception) -> bool:
     """Whether a disk is full: the state's, here or where a lane is, or the log's."""
     if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return True
-    told = isinstance(error, PenstockError) and error.retriable
-    return told and any(word in str(error) for word in ("No space left", "KAFKA_STORAGE_ERROR"))
+    is_retriable = isinstance(error, PenstockError) and error.retriable
+    return is_retriable and any(
+        word in str(error) for word in ("No space left", "KAFKA_STORAGE_ERROR")
+    )
 
 
 def _raised(content: Json) -> PenstockError:
@@ -493,5 +495,5 @@ def _carry_functions(job: Job) -> None:
 def _short(error: BaseException) -> str:
     """The last line of an error that says something: Python's own, below Java's trace."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if "Error: " in line or "Exception: " in line]
-    return (told or lines or [repr(error)])[-1 if told else 0][:2_000]
+    messages = [line for line in lines if "Error: " in line or "Exception: " in line]
+    return (messages or lines or [repr(error)])[-1 if messages else 0][:2_000]

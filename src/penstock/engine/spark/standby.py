@@ -205,13 +205,13 @@ def hand_over() -> bool:
     address = os.environ.pop(ADDRESS, None)
     if address is None:
         return False
-    told = {
+    request = {
         "environment": dict(os.environ),
         "arguments": sys.argv,
         "path": sys.path,
         "folder": os.getcwd(),  # noqa: PTH109 - a text
     }
-    body = json.dumps(told).encode()
+    body = json.dumps(request).encode()
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(ANSWER_S)
         connection.connect(address)
@@ -279,13 +279,13 @@ def _fork(listener: socket.socket, work: bytes, count: int) -> None:
             os._exit(status)
 
 
-def _become(connection: socket.socket, streams: list[int], told: dict[str, Any]) -> None:
+def _become(connection: socket.socket, streams: list[int], request: dict[str, Any]) -> None:
     for stream, own in zip(streams, STREAMS, strict=True):
         os.dup2(stream, own)
         os.close(stream)
     os.environ.clear()
-    os.environ.update(told["environment"])
-    sys.argv[:], sys.path[:] = told["arguments"], told["path"]
-    os.chdir(told["folder"])
+    os.environ.update(request["environment"])
+    sys.argv[:], sys.path[:] = request["arguments"], request["path"]
+    os.chdir(request["folder"])
     connection.send(b"!")
     connection.detach()  # open for as long as this process lives: its end ends the other one's wait

@@ -66,8 +66,8 @@ class AvroEncoder:
         self, schema: Schema, name: str, namespace: str, records: Mapping[str, str] | None = None
     ) -> None:
         self.schema = schema
-        told = avro_schema(schema, name, namespace, records or {})
-        self.text = json.dumps(told, separators=(",", ":"))
+        avro = avro_schema(schema, name, namespace, records or {})
+        self.text = json.dumps(avro, separators=(",", ":"))
 
     def encode(self, rows: pa.Table | pa.RecordBatch, head: bytes = b"") -> pa.Array:
         """The records of rows.

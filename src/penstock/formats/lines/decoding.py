@@ -275,11 +275,11 @@ class _CsvDecoder(_Lines):
                 raise
             table = pa.table({name: pa.array([], pa.string()) for name in names})
         columns = {name: table.column(name).combine_chunks() for name in names}
-        told = {
+        reasons = {
             row.number - 1: f"expected {row.expected_columns} columns; found {row.actual_columns}"
             for row in wrong
         }
-        return columns, told
+        return columns, reasons
 
     def _one_by_one(self, lines: Any) -> tuple[dict[str, Any], dict[int, str]]:
         """Where some of the values aren't one record."""

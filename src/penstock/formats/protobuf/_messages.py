@@ -224,11 +224,11 @@ def _several(one: _Several, found: Found, start: np.ndarray, stop: np.ndarray) -
     ends = np.zeros(len(start) + 1, np.int64)
     none = np.zeros(0, np.int64)
     status = np.zeros(len(start), np.uint8)
-    told = found.rows.buffer, start, stop, one.number, one.wire
-    kernels.find_items(*told, 1, ends, none, none.copy(), status)
+    arguments = found.rows.buffer, start, stop, one.number, one.wire
+    kernels.find_items(*arguments, 1, ends, none, none.copy(), status)
     found.check(status)
     at, size = np.zeros(int(ends[-1]), np.int64), np.zeros(int(ends[-1]), np.int64)
-    kernels.find_items(*told, 0, ends, at, size, status)
+    kernels.find_items(*arguments, 0, ends, at, size, status)
     items = Found(found.rows, np.repeat(found.owner, np.diff(ends)))
     values = one.read(items, at, size)
     offsets: Any = pa.array(ends.astype(np.int32))
@@ -328,10 +328,10 @@ def _value(one: ProtoField, column: Field, file: File) -> tuple[Any, Read]:
         return None, functools.partial(_times, one.type)
     if one.type == schemas.DECIMAL and pa.types.is_decimal128(wanted):
         return None, functools.partial(_decimals, wanted)
-    told = file.types.get(one.type)
-    if pa.types.is_struct(wanted) and isinstance(told, ProtoMessage):
+    declared = file.types.get(one.type)
+    if pa.types.is_struct(wanted) and isinstance(declared, ProtoMessage):
         members = [Field(each.name, each.type) for each in wanted]
-        return None, functools.partial(_structs, message_of(told, members, file), wanted)
+        return None, functools.partial(_structs, message_of(declared, members, file), wanted)
     raise _unfit(one, column)
 
 
@@ -409,11 +409,11 @@ def _uuids(found: Found, at: np.ndarray, size: np.ndarray) -> Any:
 def _symbols(symbols: Mapping[int, str], _found: Found, at: np.ndarray, size: np.ndarray) -> Any:
     """Names; numbers that the writer's schema has no name for are text."""
     numbers = at.astype(np.int32).tolist()
-    told = [
+    names = [
         None if bytes_ < 0 else symbols.get(one, str(one))
         for one, bytes_ in zip(numbers, size.tolist(), strict=True)
     ]
-    return pa.array(told, pa.string())
+    return pa.array(names, pa.string())
 
 
 def _only(read: Message, found: Found, at: np.ndarray, size: np.ndarray) -> Any:
@@ -442,8 +442,10 @@ def _parts(
     sizes = np.full((len(wires), len(at)), -1, np.int64)
     status = np.zeros(len(at), np.uint8)
     numbers = np.arange(1, len(wires) + 1)
-    told = np.array(wires, np.int64)
-    kernels.find_fields(found.rows.buffer, *_span(at, size), numbers, told, values, sizes, status)
+    wire_types = np.array(wires, np.int64)
+    kernels.find_fields(
+        found.rows.buffer, *_span(at, size), numbers, wire_types, values, sizes, status
+    )
     found.check(status)
     return np.where(sizes < 0, 0, values), sizes
 

@@ -60,8 +60,13 @@ def json_schema(schema: Schema, title: str) -> dict[str, Any]:
 def _object(columns: Sequence[Field]) -> dict[str, Any]:
     properties = {one.name: _column(one) for one in columns}
     required = [one.name for one in columns if one.required]
-    told = {"required": required} if required else {}
-    return {"type": "object", "properties": properties, **told, "additionalProperties": False}
+    requirement = {"required": required} if required else {}
+    return {
+        "type": "object",
+        "properties": properties,
+        **requirement,
+        "additionalProperties": False,
+    }
 
 
 def _column(one: Field) -> Any:
@@ -146,8 +151,8 @@ class JsonSchemaDecoder:
         self.heads.read(rows)
         known = np.where(rows.good, length - HEAD_BYTES, -1).astype(np.int32)
         found = self._rows.decode(buffer, np.where(rows.good, rows.at, 0), known)
-        told = zip(found.bad_rows.tolist(), found.reasons, strict=True)
-        return replace(found, reasons=[rows.reasons.get(row, reason) for row, reason in told])
+        bad = zip(found.bad_rows.tolist(), found.reasons, strict=True)
+        return replace(found, reasons=[rows.reasons.get(row, reason) for row, reason in bad])
 
 
 class Heads:

@@ -39,18 +39,18 @@ _log = logging.getLogger(__name__)
 
 class _Sync:
     def __init__(
-        self, file: LogFile, written: Callable[[], int], told: Callable[[int], None]
+        self, file: LogFile, written: Callable[[], int], synced: Callable[[int], None]
     ) -> None:
         self._file = file
         self._written = written
-        self._told = told
+        self._synced = synced
         self.end_offset = -1
         self.may_run_again = True
 
     def run(self) -> None:
         self.end_offset = self._written()
         self._file.sync()
-        self._told(self.end_offset)
+        self._synced(self.end_offset)
 
 
 class Journal:

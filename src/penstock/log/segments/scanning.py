@@ -98,7 +98,7 @@ def _next_whole(data: Buffer, offset: int, offset_max: int, *, has_gaps: bool) -
     else where they follow on each other.
     """
     look = partial(_chain_at, data, offset=offset, offset_max=offset_max, has_gaps=has_gaps)
-    chain = look(_told_size(data))
+    chain = look(_declared_size(data))
     if chain is not None and chain.is_confirmed:
         return chain.gap
     left = CHECKED_TIMES_MAX * len(data)
@@ -115,7 +115,7 @@ def _next_whole(data: Buffer, offset: int, offset_max: int, *, has_gaps: bool) -
     return None if first is None else first.gap
 
 
-def _told_size(data: Buffer) -> int:
+def _declared_size(data: Buffer) -> int:
     """How large the damaged batch says that it is, if another one may lie behind; else 0."""
     if len(data) < 2 * HEADER_BYTES:
         return 0

@@ -36,7 +36,7 @@ from penstock.core.vectors import Vector
 from penstock.errors import FlowError
 from penstock.ops.bases import Stream
 from penstock.ops.kept import Kept
-from penstock.ops.keyed.rules import Everywhere, Rules, Told
+from penstock.ops.keyed.rules import Contents, Everywhere, Rules
 from penstock.ops.operator import Context, Prepared, Step
 from penstock.ops.routed import Routed, in_time, parse_routed, routed, routed_schema
 from penstock.ops.windows import NO_TIME
@@ -128,9 +128,9 @@ class Process(Stream):
 
     def to_spec(self) -> dict[str, Any]:
         """What it computes, as JSON; the function by its name."""
-        told = {} if self.rules is None else {"rules": self.rules.to_spec()}
+        rules = {} if self.rules is None else {"rules": self.rules.to_spec()}
         return {
-            **told,
+            **rules,
             "kind": self.kind,
             "input": Schema.from_arrow(self.input).text,
             "per": list(self.per),
@@ -188,9 +188,9 @@ class Process(Stream):
         """
         parts, now_us = inputs[STREAM], context.frontiers_us
         until_us, before_us = self._until(now_us), self._until(state.frontiers_us)
-        told = None
+        contents = None
         if self.rules is not None:
-            told = self.rules.told(state.traces["rules"], inputs[RULES])
+            contents = self.rules.contents(state.traces["rules"], inputs[RULES])
         arrived = [self._waiting.delta(p.batch, p.hashes, None, p.times_us) for p in parts]
         rows = self._waiting.sum(arrived)
         due = _before(rows, until_us)
@@ -198,10 +198,10 @@ class Process(Stream):
         given = self._waiting.sum(
             [*state.traces["waiting"].scan(None, until_us), rows.filter(pa.array(due))]
         )
-        outs, moved = self._in_versions(state, given, until_us, before_us, told)
+        outs, moved = self._in_versions(state, given, until_us, before_us, contents)
         deltas = {"waiting": waiting, "state": moved, "timers": self._timers_of(moved)}
-        if told is not None:
-            deltas["rules"] = told.rules.forgetting(told, until_us)
+        if contents is not None:
+            deltas["rules"] = contents.rules.forgetting(contents, until_us)
         traces, written = {}, [0, 0]
         for name, trace in state.traces.items():
             if name not in deltas:
@@ -224,7 +224,7 @@ class Process(Stream):
         given: pa.RecordBatch,
         until_us: int,
         before_us: int,
-        told: Told | None,
+        contents: Contents | None,
     ) -> tuple[list[pa.Table], pa.RecordBatch]:
         """What the function gives, and how the state changes: of each version of the table, in order."""
         outs: list[pa.Table] = []
@@ -234,8 +234,8 @@ class Process(Stream):
             timers = list(state.traces["timers"].scan(None, until_us))
         times = raw_times(given)
         ends = np.array([until_us])
-        if told is not None:
-            changes = told.times_us()
+        if contents is not None:
+            changes = contents.times_us()
             ends = np.append(changes[changes < until_us], until_us)
         while True:
             due = self._timers.sum([*timers, self._timers_of(moved)])
@@ -250,7 +250,7 @@ class Process(Stream):
             rows = given.filter(pa.array(times < end))
             given, times = given.filter(pa.array(times >= end)), times[times >= end]
             touched = self._keys_of([rows, due.filter(pa.array(_before(due, end)))])
-            table = None if told is None else told.before(end)
+            table = None if contents is None else contents.before(end)
             made, moved = self._called(state, rows, touched, moved, (before_us, end), table)
             outs += made
 
@@ -305,8 +305,8 @@ class Process(Stream):
             microseconds=min(max(until_us, INSTANT_MIN_US), INSTANT_MAX_US)
         )
         try:
-            told = () if table is None else (table,)
-            found: Any = self.function(rows, kept, until, *told)
+            tables = () if table is None else (table,)
+            found: Any = self.function(rows, kept, until, *tables)
         except Exception as error:
             raise FlowError(
                 f"expected {self.name} to work; found {type(error).__name__}: {error} "

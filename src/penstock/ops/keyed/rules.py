@@ -31,7 +31,7 @@ from penstock.state.bag import ROW, Bag, negated, weights_of
 from penstock.state.layout import HASH, WINDOW, Layout
 from penstock.state.trace import Trace
 
-__all__ = ["Everywhere", "Rules", "Told"]
+__all__ = ["Contents", "Everywhere", "Rules"]
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class Everywhere(Routed):
 
 
 @dataclass(frozen=True)
-class Told:
-    """The table at one batch, and how it has changed.
+class Contents:
+    """The table's contents at one batch, and how they have changed.
 
     Attributes:
         rules: what it is of.
@@ -114,23 +114,23 @@ class Rules:
 
     # -- state --------------------------------------------------------------------------------------
 
-    def told(self, trace: Trace, parts: Sequence[Routed]) -> Told:
-        """The table with the changes of a batch."""
+    def contents(self, trace: Trace, parts: Sequence[Routed]) -> Contents:
+        """The table's contents, with the changes of a batch."""
         delta = self.bag.layout.empty()
         if parts:
             come = Routed.combine(parts)
             delta = self.bag.delta(come.batch, come.hashes, come.weights, None)
-        return Told(self, self.bag.sum([*trace.scan(), delta]), delta)
+        return Contents(self, self.bag.sum([*trace.scan(), delta]), delta)
 
-    def forgetting(self, told: Told, until_us: int) -> pa.RecordBatch:
+    def forgetting(self, contents: Contents, until_us: int) -> pa.RecordBatch:
         """The batch's delta, and what no row of `until_us` or later asks for taken back."""
-        if not self.timed or not len(told.known):
-            return told.delta
-        passed = told.known.filter(pa.array(raw(told.known.column(TIME)) <= until_us))
+        if not self.timed or not len(contents.known):
+            return contents.delta
+        passed = contents.known.filter(pa.array(raw(contents.known.column(TIME)) <= until_us))
         gone = np.ones(len(passed), np.bool_)
         last = self.last(passed)
         gone[last] = raw(passed.column(DELETED)).astype(np.bool_)[last]
-        return self.bag.sum([told.delta, negated(passed.filter(pa.array(gone)))])
+        return self.bag.sum([contents.delta, negated(passed.filter(pa.array(gone)))])
 
     def last(self, versions: pa.RecordBatch) -> Vector:
         """The positions of each key's last version."""

@@ -31,8 +31,8 @@ WRITES: Final = frozenset(
 class Refused(Exception):  # noqa: N818 - it is what is answered, not a failure of ours
     """A statement that isn't answered, with PostgreSQL's code for why."""
 
-    def __init__(self, code: str, told: str, routine: str = "") -> None:
-        super().__init__(told)
+    def __init__(self, code: str, message: str, routine: str = "") -> None:
+        super().__init__(message)
         self.code, self.routine = code, routine
 
 

@@ -116,7 +116,7 @@ def _with_options(query: str, tokens: list[Token]) -> Copying:
             case "CSV" | "BINARY":
                 found["FORMAT"] = name
             case "HEADER":
-                is_told = words and words[0].text.upper() in (
+                has_value = words and words[0].text.upper() in (
                     "TRUE",
                     "FALSE",
                     "ON",
@@ -124,7 +124,7 @@ def _with_options(query: str, tokens: list[Token]) -> Copying:
                     "1",
                     "0",
                 )
-                found[name] = words.pop(0).text.upper() if is_told else "TRUE"
+                found[name] = words.pop(0).text.upper() if has_value else "TRUE"
             case "FORMAT" | "DELIMITER" | "NULL" | "QUOTE" | "ESCAPE" | "ENCODING" if words:
                 found[name] = words.pop(0).text
             case _:

@@ -48,8 +48,8 @@ def failure(error: Exception, *, cancelled: bool, is_late: bool = False) -> byte
     if cancelled:
         return messages.error("57014", "expected an answer; found that the client cancelled it")
     if is_late:
-        told = "expected an answer within statement_timeout; found that it takes longer"
-        return messages.error("57014", told, routine="ProcessInterrupts")
+        reason = "expected an answer within statement_timeout; found that it takes longer"
+        return messages.error("57014", reason, routine="ProcessInterrupts")
     return messages.error(_code(error), str(error) or type(error).__name__)
 
 

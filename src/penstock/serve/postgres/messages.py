@@ -98,9 +98,9 @@ def text(value: str) -> bytes:
     return value.replace("\0", "").encode() + b"\0"
 
 
-def error(code: str, told: str, severity: str = "ERROR", routine: str = "") -> bytes:
+def error(code: str, reason: str, severity: str = "ERROR", routine: str = "") -> bytes:
     """An error with its SQLSTATE; `routine` is what PostgreSQL calls the place, where drivers ask."""
-    fields = {"S": severity, "V": severity, "C": code, "M": told, "R": routine}
+    fields = {"S": severity, "V": severity, "C": code, "M": reason, "R": routine}
     body = b"".join(name.encode() + text(value) for name, value in fields.items() if value)
     return message(b"E", body + b"\0")
 

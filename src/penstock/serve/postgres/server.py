@@ -259,19 +259,19 @@ class _Connection:
     def serve(self) -> None:
         number = None
         try:
-            told = self._startup()
-            if told is None:
+            parameters = self._startup()
+            if parameters is None:
                 return
             number = self._server.admit(self)
             if number is None:
-                told_ = f"expected at most {CONNECTIONS_MAX} connections; found that many"
-                self._send(messages.error("53300", told_, "FATAL"))
+                reason = f"expected at most {CONNECTIONS_MAX} connections; found that many"
+                self._send(messages.error("53300", reason, "FATAL"))
                 return
             if self._log_in():
                 self._deadline = None
                 self._client.settimeout(None)
                 self._file = self._client.makefile("rb")
-                self._converse(number, told)
+                self._converse(number, parameters)
         except ProtocolError as error:
             with contextlib.suppress(OSError):
                 self._send(messages.error("08P01", str(error), "FATAL"))
@@ -307,16 +307,16 @@ class _Connection:
                 raise ProtocolError(
                     f"expected version 3 of the protocol; found {code >> 16}.{code & 0xFFFF}"
                 )
-            told: dict[str, str] = {}
+            parameters: dict[str, str] = {}
             while name := reader.text():
-                told[name] = reader.text()
-            options = [name for name in told if name.startswith("_pq_.")]
+                parameters[name] = reader.text()
+            options = [name for name in parameters if name.startswith("_pq_.")]
             if code > messages.VERSION or options:
                 names = b"".join(messages.text(name) for name in options)
                 self._send(
                     message(b"v", struct.pack("!ii", messages.VERSION, len(options)) + names)
                 )
-            return told
+            return parameters
 
     def _log_in(self) -> bool:
         exchange = self._server.exchange()
@@ -334,8 +334,8 @@ class _Connection:
             answer = exchange.step(self._password())
         except ScramError:
             time.sleep(FAILURE_DELAY_S)
-            told = "expected the endpoint's password; found another"
-            self._send(messages.error("28P01", told, "FATAL"))
+            reason = "expected the endpoint's password; found another"
+            self._send(messages.error("28P01", reason, "FATAL"))
             return False
         self._send(message(b"R", _LENGTH.pack(12) + answer) + message(b"R", _LENGTH.pack(0)))
         return True
@@ -346,7 +346,7 @@ class _Connection:
             raise ProtocolError(f"expected a password message; found {kind!r}")
         return body
 
-    def _converse(self, number: int, told: dict[str, str]) -> None:
+    def _converse(self, number: int, parameters: dict[str, str]) -> None:
         server = self._server
         session: Session
 
@@ -358,7 +358,7 @@ class _Connection:
             lambda: server.views().version,
             lambda token, seconds: server.views().wait_for(token, seconds, gone),
             self.cancelled.is_set,
-            told,
+            parameters,
             lambda size: server.hold(self, size),
             follow=lambda what: server.follow(what, gone),
         )

@@ -82,7 +82,7 @@ class Session:
         newest: the number of the last committed version.
         wait: waits for a token, so many seconds at most; the version that has read it.
         cancelled: whether the client has asked to cancel what runs.
-        told: what the client said about itself when it connected.
+        parameters: those of the startup message, in which a client says who it is.
         hold: takes note of how many bytes the session keeps; False where all sessions keep too much.
         now: a clock in seconds.
         follow: gives a view's changes, until nobody reads them any more.
@@ -94,7 +94,7 @@ class Session:
         newest: Callable[[], int],
         wait: Callable[[str, float], int],
         cancelled: Callable[[], bool],
-        told: dict[str, str],
+        parameters: dict[str, str],
         hold: Callable[[int], bool] = lambda _: True,
         now: Callable[[], float] = time.monotonic,
         follow: Callable[[Subscription], Iterator[Answer]] = lambda _: iter(()),
@@ -102,7 +102,7 @@ class Session:
         self._now, self._follow = now, follow
         self._hold = hold
         self._ask, self._newest, self._wait, self._cancelled = ask, newest, wait, cancelled
-        self._initial = {**SETTINGS, "application_name": told.get("application_name", "")}
+        self._initial = {**SETTINGS, "application_name": parameters.get("application_name", "")}
         self._settings = dict(self._initial)
         self._status = Status.IDLE
         self._pinned: int | None = None
@@ -305,8 +305,8 @@ class Session:
             yield from portal.copied
             yield messages.command_complete(tag_of(portal) if tag == "COPY" else tag)
             return
-        told = portal.described
-        if told is not None and kinds_of(columns) != kinds_of(columns_of(told, portal)):
+        answer = portal.described
+        if answer is not None and kinds_of(columns) != kinds_of(columns_of(answer, portal)):
             raise Refused(
                 "0A000",
                 "expected the columns that the statement was described with; found others, because the "

@@ -79,9 +79,9 @@ class AvroTexts:
             for records in reader.read(REGISTRY_TOPIC, 0, begin, end, missing="skip"):
                 for value in records.values().to_pylist():
                     try:
-                        told = orjson.loads(value or b"null")
-                        if told.get("schemaType", "AVRO") == "AVRO":
-                            found[int(told["id"])] = json.loads(told["schema"])
+                        registered = orjson.loads(value or b"null")
+                        if registered.get("schemaType", "AVRO") == "AVRO":
+                            found[int(registered["id"])] = json.loads(registered["schema"])
                     except (ValueError, TypeError, KeyError, AttributeError):
                         continue  # a config, a deletion, another kind of schema
             self._registry = (end, found)
@@ -136,25 +136,28 @@ class _Reading:
             return self.value(schema[self._index(len(schema))], names, depth + 1)
         if isinstance(schema, str) and schema in names:
             return self.value(names[schema], names, depth + 1)
-        told: dict[str, Any] = {"type": schema} if isinstance(schema, str) else schema
-        kind = told["type"]
+        definition: dict[str, Any] = {"type": schema} if isinstance(schema, str) else schema
+        kind = definition["type"]
         if not isinstance(kind, str) or kind in names:
             return self.value(kind, names, depth + 1)
-        if "name" in told:
-            names[told["name"]] = told
-            names[f"{told.get('namespace', '')}.{told['name']}"] = told
+        if "name" in definition:
+            names[definition["name"]] = definition
+            names[f"{definition.get('namespace', '')}.{definition['name']}"] = definition
         if kind in ("record", "error"):
-            return {f["name"]: self.value(f["type"], names, depth + 1) for f in told["fields"]}
+            return {
+                f["name"]: self.value(f["type"], names, depth + 1) for f in definition["fields"]
+            }
         if kind == "array":
-            return [self.value(told["items"], names, depth + 1) for _ in self._blocks()]
+            return [self.value(definition["items"], names, depth + 1) for _ in self._blocks()]
         if kind == "map":
             pairs = (
-                (self._text(), self.value(told["values"], names, depth + 1)) for _ in self._blocks()
+                (self._text(), self.value(definition["values"], names, depth + 1))
+                for _ in self._blocks()
             )
             return dict(pairs)
-        return _shown(self._single(kind, told), told)
+        return _shown(self._single(kind, definition), definition)
 
-    def _single(self, kind: str, told: Mapping[str, Any]) -> Any:
+    def _single(self, kind: str, definition: Mapping[str, Any]) -> Any:
         match kind:
             case "null":
                 return None
@@ -169,9 +172,9 @@ class _Reading:
             case "string":
                 return self._text()
             case "fixed":
-                return self.take(int(told["size"]))
+                return self.take(int(definition["size"]))
             case "enum":
-                return told["symbols"][self._index(len(told["symbols"]))]
+                return definition["symbols"][self._index(len(definition["symbols"]))]
         raise ValueError(f"expected a type of Avro; found {kind!r}")
 
     def _text(self) -> str:
@@ -192,9 +195,9 @@ class _Reading:
                 yield None
 
 
-def _shown(value: Any, told: Mapping[str, Any]) -> Any:
+def _shown(value: Any, definition: Mapping[str, Any]) -> Any:
     """A value with its logical type, as JSON says it."""
-    match told.get("logicalType"):
+    match definition.get("logicalType"):
         case "timestamp-millis":
             return instant_text(value * 1_000)
         case "timestamp-micros":
@@ -203,5 +206,5 @@ def _shown(value: Any, told: Mapping[str, Any]) -> Any:
             return instant_text(value * 86_400_000_000)[:10]
         case "decimal" if isinstance(value, bytes):
             number = decimal.Decimal(int.from_bytes(value, "big", signed=True))
-            return format(number.scaleb(-int(told.get("scale", 0))), "f")
+            return format(number.scaleb(-int(definition.get("scale", 0))), "f")
     return value.hex(" ") if isinstance(value, bytes) else value

@@ -68,9 +68,9 @@ def sinks(address: str, **settings: Any) -> list[dict[str, Any]]:
             if not one.name.startswith(SINK_PREFIX):
                 continue
             positions = admin.positions(one.name)
-            reports = [told for p in positions if (told := _object(p.metadata)) is not None]
-            told = max(reports, key=lambda r: whole(r.get("at_ms")) or 0, default=None)
-            name, about = one.name.removeprefix(SINK_PREFIX), told or {}
+            reports = [report for p in positions if (report := _object(p.metadata)) is not None]
+            report = max(reports, key=lambda r: whole(r.get("at_ms")) or 0, default=None)
+            name, about = one.name.removeprefix(SINK_PREFIX), report or {}
             counts = {key: whole(about.get(key)) for key in ("upserts", "deletes", "dead")}
             lag = sum(p.lag for p in positions)
             at_ms, behind_ms = whole(about.get("at_ms")), whole(about.get("behind_ms"))
@@ -88,7 +88,7 @@ def sinks(address: str, **settings: Any) -> list[dict[str, Any]]:
                     "breaker": str(about.get("breaker", "")),
                     "last_error": str(about.get("trouble") or about.get("last_error", "")),
                     "letters_topic": letters_topic(name),
-                    "state": sink_state(told, now_ms),
+                    "state": sink_state(report, now_ms),
                     **counts,
                 }
             )
@@ -107,7 +107,7 @@ def captures(address: str, **settings: Any) -> list[dict[str, Any]]:
             name = topic.removesuffix(CAPTURE_SUFFIX)
             stored = _last(client, reader, topic)
             control = f"{name}{CONTROL_SUFFIX}"
-            told = _last(client, reader, control) if control in topics else None
+            command = _last(client, reader, control) if control in topics else None
             found = None if stored is None else _object(stored)
             if stored is not None and (found is None or "server" not in found):
                 continue  # a topic of somebody else's
@@ -125,7 +125,7 @@ def captures(address: str, **settings: Any) -> list[dict[str, Any]]:
                     "newest": instant_text(time_us) if time_us else None,
                     "owner": str(about.get("owner", "")),
                     "state": capture_state(
-                        name, found, (told or b"").decode("utf-8", "replace"), now_ms
+                        name, found, (command or b"").decode("utf-8", "replace"), now_ms
                     ),
                 }
             )

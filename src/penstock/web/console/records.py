@@ -193,13 +193,13 @@ def _read(
             for i, (key, value) in enumerate(zip(keys, values, strict=True)):
                 headers = header(records, i)
                 text = None if value is None else decode(value)
-                told = value if text is None else text.encode()
-                if needle and not _holds(needle, key, told, headers):
+                content = value if text is None else text.encode()
+                if needle and not _holds(needle, key, content, headers):
                     continue
                 at_ms = int(records.timestamp_ms[i])
                 one = _record(p, int(records.offset[i]), at_ms, key, value, headers)
                 if text is not None:
-                    one["value"] = shown(told) | {"form": "avro"}  # type: ignore[operator]
+                    one["value"] = shown(content) | {"form": "avro"}  # type: ignore[operator]
                 look.found.append(one)
 
 
