@@ -137,14 +137,14 @@ def debezium(
     server: Postgres, log: str, slot_: str, count: int, work: Path, *more: str
 ) -> subprocess.Popen[str]:
     """Debezium's engine, from a slot on."""
-    told = {
+    properties = {
         **DEBEZIUM,
         "database.port": str(server.port),
         "slot.name": slot_,
         "topic.prefix": slot_,
     }
     file = work / f"{slot_}.properties"
-    file.write_text("".join(f"{name}={value}\n" for name, value in told.items()))
+    file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
     program = str(HERE / "peers" / "DebeziumCapture.java")
     command = [str(cache.java()), "-cp", cache.classpath("debezium"), program, str(file), log]
     with (work / f"{slot_}.log").open("wb") as errors:
@@ -175,20 +175,20 @@ def debezium_backlog(server: Postgres, log: str, count: int, work: Path) -> tupl
 @contextlib.contextmanager
 def debezium_stream(server: Postgres, log: str, work: Path, waits: list[float]) -> Iterator[str]:
     """Captures meanwhile, its code warm; what topics begin with. Likewise adds milliseconds."""
-    told = work / "waits"
-    process = debezium(server, log, "debezium_stream", 0, work, str(told))
+    waits_file = work / "waits"
+    process = debezium(server, log, "debezium_stream", 0, work, str(waits_file))
     try:
         pgbench(server, "-n", "-c", "1", "-t", "1")
         line(process, "first")
         pgbench(server, "-n", "-c", str(CLIENTS), "-t", "2000")
         time.sleep(2.0)  # so that it has all of them
-        warm = len(told.read_text().splitlines())
+        warm = len(waits_file.read_text().splitlines())
         yield "debezium_stream"
     finally:
         process.kill()
         process.wait()
     # The last line may be cut.
-    waits += [int(one) / 1000 for one in told.read_text().split("\n")[warm:-1]]
+    waits += [int(one) / 1000 for one in waits_file.read_text().split("\n")[warm:-1]]
 
 
 def latency(server: Postgres, log: str, prefix: str, seconds: int) -> list[float]:

@@ -56,11 +56,11 @@ def program(folder: Path, source: str, copy: str, cache: str) -> None:
         app.stop()
 
     def idle() -> None:
-        if not told:
-            told.append(app.address)
+        if not printed:
+            printed.append(app.address)
             print(app.address, flush=True)
 
-    told: list[str | None] = []
+    printed: list[str | None] = []
     threading.Thread(target=until_input_ends, daemon=True).start()
     app.run(on_idle=idle)
 
@@ -170,7 +170,7 @@ def run(beats: int, rate: int) -> dict[str, dict[str, float]]:
         address = chain.stdout.readline().strip()
         load = server.pgbench("-n", "-c", "2", "-T", "3600", "--rate", str(rate)) if rate else None
         try:
-            told = measure(server, Readers(server, cache, folder, address).all(), beats)
+            lags = measure(server, Readers(server, cache, folder, address).all(), beats)
         finally:
             if load is not None:
                 load.kill()
@@ -179,7 +179,7 @@ def run(beats: int, rate: int) -> dict[str, dict[str, float]]:
             chain.wait()
     return {
         name: {"p50_ms": statistics.median(times), "p99_ms": sorted(times)[int(0.99 * len(times))]}
-        for name, times in told.items()
+        for name, times in lags.items()
     }
 
 
@@ -190,13 +190,13 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true", help="a small size, to see that it runs")
     parser.add_argument("--json", action="store_true", help="one line of JSON")
     parser.add_argument("--program", nargs=4, help=argparse.SUPPRESS)
-    told = parser.parse_args()
-    if told.program:
-        folder, *urls = told.program
+    options = parser.parse_args()
+    if options.program:
+        folder, *urls = options.program
         program(Path(folder), *urls)
         os._exit(0)  # Spark leaves threads behind
-    found = run(*((10, 20) if told.smoke else (told.beats, told.rate)))
-    if told.json:
+    found = run(*((10, 20) if options.smoke else (options.beats, options.rate)))
+    if options.json:
         print(json.dumps(found), flush=True)
     else:
         say(f"{'from the commit to':<20}{'p50 ms':>10}{'p99 ms':>10}")

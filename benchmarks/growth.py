@@ -361,10 +361,10 @@ def main() -> int:
             }
         )
         if not options.json:
-            told = "".join(f"{size:>9,}" for size in sizes) + "".join(
+            cells = "".join(f"{size:>9,}" for size in sizes) + "".join(
                 f"{ms:>9.1f}" for ms in spent_ms
             )
-            print(f"{case.name:22}{case.grows:22}{told}{slope:>7.2f}"
+            print(f"{case.name:22}{case.grows:22}{cells}{slope:>7.2f}"
                   f"{'' if slope <= SLOPE_MAX else '  above the aim'}", flush=True)  # fmt: skip
     if options.json:
         print(json.dumps({"slope_max": SLOPE_MAX, "results": results}))

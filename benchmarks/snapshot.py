@@ -78,9 +78,9 @@ def loaded(server: Postgres) -> Iterator[list[float]]:
 
 def dumped(server: MariaDB) -> float:
     """Seconds for mariadb-dump."""
-    told = ["--no-defaults", "-h127.0.0.1", f"-P{server.port}", "-uroot", "--single-transaction"]
+    options = ["--no-defaults", "-h127.0.0.1", f"-P{server.port}", "-uroot", "--single-transaction"]
     began = time.perf_counter()
-    subprocess.run(["mariadb-dump", *told, "shop"], stdout=subprocess.DEVNULL, check=True)
+    subprocess.run(["mariadb-dump", *options, "shop"], stdout=subprocess.DEVNULL, check=True)
     return time.perf_counter() - began
 
 

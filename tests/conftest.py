@@ -93,8 +93,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Each of several processes reports to the one that started them what it has left out."""
-    if (told := getattr(session.config, "workeroutput", None)) is not None:
-        told["left_out"] = session.config.stash.get(LEFT_OUT, 0)
+    if (output := getattr(session.config, "workeroutput", None)) is not None:
+        output["left_out"] = session.config.stash.get(LEFT_OUT, 0)
 
 
 @pytest.hookimpl(optionalhook=True)

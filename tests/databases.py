@@ -58,11 +58,15 @@ class Postgres:
         else:
             self._copy(leader)
         self.port = free_port()
-        told = {"wal_level": "logical", "max_wal_senders": "20", "max_replication_slots": "20"}
-        told |= {"port": str(self.port), "listen_addresses": "127.0.0.1"}
-        told |= {"unix_socket_directories": "", "shared_buffers": "16MB", **settings}
+        parameters = {
+            "wal_level": "logical",
+            "max_wal_senders": "20",
+            "max_replication_slots": "20",
+        }
+        parameters |= {"port": str(self.port), "listen_addresses": "127.0.0.1"}
+        parameters |= {"unix_socket_directories": "", "shared_buffers": "16MB", **settings}
         with (self._data / "postgresql.conf").open("a") as file:
-            file.writelines(f"{name} = '{value}'\n" for name, value in told.items())
+            file.writelines(f"{name} = '{value}'\n" for name, value in parameters.items())
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
 

@@ -48,7 +48,7 @@ class MariaDB:
             env=self._environment,
         )
         assert made.returncode == 0, made.stdout
-        self._told = {
+        self._options = {
             "port": str(self.port),
             "bind-address": "127.0.0.1",
             "datadir": str(self._folder / "data"),
@@ -68,7 +68,12 @@ class MariaDB:
 
     def _begin(self) -> None:
         assert PROGRAM is not None
-        command = [PROGRAM, "--no-defaults", *_AS, *(f"--{n}={v}" for n, v in self._told.items())]
+        command = [
+            PROGRAM,
+            "--no-defaults",
+            *_AS,
+            *(f"--{n}={v}" for n, v in self._options.items()),
+        ]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdout=log, stderr=log, cwd=self._folder, env=self._environment

@@ -21,8 +21,8 @@ def wait_until(
     """Asks until the answer is true, and gives it; `what` was waited for, a function says more."""
     deadline = time.monotonic() + patience_s
     while not (found := condition()):
-        told = what() if callable(what) else what
-        assert time.monotonic() < deadline, f"expected {told} within {patience_s:g} s"
+        description = what() if callable(what) else what
+        assert time.monotonic() < deadline, f"expected {description} within {patience_s:g} s"
         time.sleep(POLL_S)
     return found
 
@@ -31,6 +31,6 @@ async def until(condition: Callable[[], object], what: object = "it") -> None:
     """Likewise, in an event loop."""
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
-        told = what() if callable(what) else what
-        assert time.monotonic() < deadline, f"expected {told} within {PATIENCE_S:g} s"
+        description = what() if callable(what) else what
+        assert time.monotonic() < deadline, f"expected {description} within {PATIENCE_S:g} s"
         await asyncio.sleep(POLL_S)

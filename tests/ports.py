@@ -32,8 +32,8 @@ _asked = itertools.count()
 def _end() -> int:
     """The first port that the system gives."""
     with contextlib.suppress(OSError, ValueError, IndexError):
-        told = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text()
-        return max(int(told.split()[0]), FIRST + LEAST)
+        text = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text()
+        return max(int(text.split()[0]), FIRST + LEAST)
     return SYSTEMS
 
 

@@ -38,10 +38,10 @@ class RedisServer:
 
     def start(self) -> None:
         """Starts it, and waits until it takes connections."""
-        told = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "yes", "--appendfsync"]
+        options = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "yes", "--appendfsync"]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [self._program, "--port", str(self.port), *told, "always"],
+                [self._program, "--port", str(self.port), *options, "always"],
                 cwd=self._folder,
                 stdout=log,
                 stderr=log,

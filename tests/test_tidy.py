@@ -59,16 +59,16 @@ def test_no_package_and_its_modules_import_each_other() -> None:
 def test_public_names_agree() -> None:
     """What type checkers are told of the package's names is what they are when it runs."""
     stub = ast.parse((ROOT / "src/penstock/__init__.pyi").read_text())
-    told = {
+    homes = {
         name.asname: one.module
         for one in stub.body
         if isinstance(one, ast.ImportFrom)
         for name in one.names
         if name.asname == name.name
     }
-    assert told == penstock._HOMES
-    assert set(penstock.__all__) == set(told)
-    for name, home in told.items():
+    assert homes == penstock._HOMES
+    assert set(penstock.__all__) == set(homes)
+    for name, home in homes.items():
         if home == "penstock":
             assert getattr(penstock, name) is importlib.import_module(f"penstock.{name}")
         else:

@@ -177,11 +177,11 @@ def _shown(results: list[dict[str, Any]]) -> str:
             cells = [f"{run['rows_per_s']:,}", f"{run['steady_rows_per_s'] or 0:,}"]
             cells += [f"{cpu_us:.2f}", f"{run['peak_mib']:,}"]
             equal = found.get(f"{side}_equal")
-            told = "not compared" if equal is None else "equal" if equal else "DIFFER"
+            verdict = "not compared" if equal is None else "equal" if equal else "DIFFER"
             lines.append(
                 f"{found['case']:16}{side:10}"
                 + "".join(f"{cell:>14}" for cell in cells)
-                + f"  {told}"
+                + f"  {verdict}"
             )
         if "ratio" in found:
             steady = f", steady {found['steady_ratio']} x" if "steady_ratio" in found else ""

@@ -75,8 +75,8 @@ def shop(context: click.Context, directory: Path, per_second: float, port: int |
 def run(servers: Servers, directory: Path, per_second: float, options: list[str]) -> None:
     """Runs the shop until Ctrl-C."""
     create(servers.server, servers.shop)
-    told = COMMAND if directory == DIRECTORY.absolute() else f"{COMMAND} --directory {directory}"
-    click.echo(WELCOME.format(**servers.addresses, directory=directory, command=told))
+    prefix = COMMAND if directory == DIRECTORY.absolute() else f"{COMMAND} --directory {directory}"
+    click.echo(WELCOME.format(**servers.addresses, directory=directory, command=prefix))
     command = [sys.executable, Path(__file__).with_name("pipeline.py"), *servers.addresses.values()]
     with (
         trading(servers.shop, per_second),
@@ -143,10 +143,10 @@ def sql(directory: Path, statement: str) -> None:
 @click.pass_obj
 def check(directory: Path, patience: float) -> None:
     """Compares every derived table with the shop's database, row by row. Orders wait meanwhile."""
-    told = Systems(known(directory), directory).differences(patience)
-    for name, (count, differ) in told.items():
+    differences = Systems(known(directory), directory).differences(patience)
+    for name, (count, differ) in differences.items():
         click.echo(f"{name:<26}{count:>8} rows  " + (f"{differ} differ" if differ else "equal"))
-    if any(differ for _, differ in told.values()):
+    if any(differ for _, differ in differences.values()):
         sys.exit(1)
 
 

@@ -112,9 +112,14 @@ class Systems:
         with psycopg.connect(self._servers.shop, autocommit=True) as one:
             one.execute("SELECT pg_advisory_lock(%s)", (QUIET,))
             while True:
-                told = {name: self._difference(*one) for name, one in self.followers().items()}
-                if not any(differ for _, differ in told.values()) or time.monotonic() > deadline:
-                    return told
+                differences = {
+                    name: self._difference(*one) for name, one in self.followers().items()
+                }
+                if (
+                    not any(differ for _, differ in differences.values())
+                    or time.monotonic() > deadline
+                ):
+                    return differences
                 time.sleep(1.0)
 
     def _difference(self, columns: tuple[str, ...], read: Callable[[], Rows]) -> tuple[int, int]:

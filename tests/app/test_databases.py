@@ -62,15 +62,15 @@ def test_several_targets_follow_one_topic_of_windows(tmp_path) -> None:
     counts = clicks.window(ps.tumbling("1 minute")).group_by("who").agg(n=ps.count())
     files = iter(range(9))
 
-    def follow(topic: str, **told) -> None:
+    def follow(topic: str, **options) -> None:
         number = next(files)
         target = ps.sinks.sqlite(tmp_path / f"{number}.db", table="t")
-        app.sink(counts, target, topic=topic, name=f"{number}", **told)
+        app.sink(counts, target, topic=topic, name=f"{number}", **options)
 
-    for told in ({}, {"emit": "upserts"}, {"emit": "upserts", "every": "1 second"}):
-        topic = "-".join(["counts", *told])
-        follow(topic, **told)
-        follow(topic, **told)
+    for options in ({}, {"emit": "upserts"}, {"emit": "upserts", "every": "1 second"}):
+        topic = "-".join(["counts", *options])
+        follow(topic, **options)
+        follow(topic, **options)
         with pytest.raises(FlowError, match="expected one writer for each topic"):
             follow(topic, emit="upserts", every="2 seconds")
     assert len(app.databases("127.0.0.1:1").sinks) == 6

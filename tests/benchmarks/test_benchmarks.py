@@ -136,12 +136,12 @@ class TestLatencies:
         served = Served()
         try:
             assert _got(served.url, "") == ("0", {})
-            asked = threading.Thread(target=lambda: told.append(_got(served.url, "0")))
-            told: list[tuple[str, dict[str, int]]] = []
+            asked = threading.Thread(target=lambda: answers.append(_got(served.url, "0")))
+            answers: list[tuple[str, dict[str, int]]] = []
             asked.start()
             served.put({1: 4})
             asked.join(60)
-            assert told == [("1", {"1": 4})]
+            assert answers == [("1", {"1": 4})]
         finally:
             served.end()
 

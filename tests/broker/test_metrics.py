@@ -186,10 +186,10 @@ def test_logs_are_json_without_secrets():
     except ValueError:
         log.exception("a login with password=%s failed", "hunter1")
     (line,) = stream.getvalue().splitlines()
-    told = json.loads(line)
-    assert (told["level"], told["logger"]) == ("error", "penstock.test.json")
-    assert told["time"].endswith("Z")
-    assert "ValueError" in told["error"]
+    entry = json.loads(line)
+    assert (entry["level"], entry["logger"]) == ("error", "penstock.test.json")
+    assert entry["time"].endswith("Z")
+    assert "ValueError" in entry["error"]
     assert "hunter" not in line
 
 

@@ -120,8 +120,8 @@ class Source:
     def table(self, topic: str, *key: str) -> dict[Any, Any]:
         """What a topic's records make of a table, each change checked against the state before it."""
         rows: dict[Any, Any] = {}
-        for told, value in self.records(topic):
-            found = tuple(told[name] for name in key)
+        for fields, value in self.records(topic):
+            found = tuple(fields[name] for name in key)
             if value is None:
                 assert found not in rows
             elif value["op"] in "cr":

@@ -102,40 +102,40 @@ def as_json(value: Any, schema: Any) -> Any:
 def avro_of(connect: dict[str, Any]) -> Any:
     """A schema of Connect as Confluent's AvroData writes it."""
     kind, name = connect["type"], connect.get("name")
-    told: dict[str, Any] = {}
+    avro: dict[str, Any] = {}
     if kind == "struct":
         space, _, own = (name or "").rpartition(".")
-        told = {"type": "record", "name": own, "namespace": space}
-        told["fields"] = []
+        avro = {"type": "record", "name": own, "namespace": space}
+        avro["fields"] = []
         for one in connect["fields"]:
             type_ = avro_of(one)
             default = {"default": one["default"]} if "default" in one else {}
             if one["optional"]:
                 type_ = [type_, "null"] if default else ["null", type_]
                 default = default or {"default": None}
-            told["fields"].append({"name": one["field"], "type": type_, **default})
+            avro["fields"].append({"name": one["field"], "type": type_, **default})
     elif kind == "array":
         items = avro_of(connect["items"])
-        told = {"type": "array", "items": ["null", items]}
+        avro = {"type": "array", "items": ["null", items]}
     else:
-        told = {"type": {"int16": "int", "int32": "int", "int64": "long"}.get(kind, kind)}
+        avro = {"type": {"int16": "int", "int32": "int", "int64": "long"}.get(kind, kind)}
         if kind == "int16":
-            told["connect.type"] = "int16"
+            avro["connect.type"] = "int16"
     if name:
-        told["connect.name"] = name
+        avro["connect.name"] = name
     if "version" in connect:
-        told["connect.version"] = connect["version"]
+        avro["connect.version"] = connect["version"]
     if "doc" in connect:
-        told["connect.doc"] = connect["doc"]
+        avro["connect.doc"] = connect["doc"]
     if parameters := connect.get("parameters"):
-        told["connect.parameters"] = parameters
+        avro["connect.parameters"] = parameters
         if name == "org.apache.kafka.connect.data.Decimal":
             precision = int(parameters.get("connect.decimal.precision", 64))
-            told |= {"logicalType": "decimal", "scale": int(parameters["scale"])}
-            told["precision"] = precision
+            avro |= {"logicalType": "decimal", "scale": int(parameters["scale"])}
+            avro["precision"] = precision
     if connect.get("optional") and "default" in connect:
-        told["connect.default"] = connect["default"]
-    return told["type"] if [*told] == ["type"] else told
+        avro["connect.default"] = connect["default"]
+    return avro["type"] if [*avro] == ["type"] else avro
 
 
 def members(schema: Any) -> dict[str, Any]:
@@ -170,12 +170,12 @@ def test_schemas_are_debezium_s(types, registry) -> None:
     """Of each type; the envelope, its source, and the key."""
     types.run("public.types", format="avro", registry=registry)
     topic = f"{types.name}.public.types"
-    told = json.loads((FOLDER / "schemas.json").read_text())["postgresql"]
+    golden = json.loads((FOLDER / "schemas.json").read_text())["postgresql"]
     [key], [value] = versions(registry, f"{topic}-key"), versions(registry, f"{topic}-value")
     theirs = "golden.public.types"
     key, value = plain(key, topic, theirs), plain(value, topic, theirs)
-    assert key == avro_of(told["key"])
-    debezium = avro_of(told["value"])
+    assert key == avro_of(golden["key"])
+    debezium = avro_of(golden["value"])
     mine, others = members(value), members(debezium)
     assert [name for name in others if name not in LEFT_OUT] == [*mine]
     for name, one in mine.items():

@@ -152,7 +152,7 @@ def binlog_server(dumped: list[Any] | None = None) -> Any:
         is_mariadb=True,
         variables=dict,
         without_transactions=set,
-        dump=lambda *told: asked.append(told),
+        dump=lambda *arguments: asked.append(arguments),
         gtids_at=lambda *_: "",
     )
 

@@ -9,7 +9,7 @@ from penstock.capture._kinds import kind_of
 from penstock.errors import UserError
 
 
-def told(source, table: str) -> list:
+def records(source, table: str) -> list:
     """A topic's records: key, operation, row."""
     return [
         (key, value and value["op"], value and value["after"])
@@ -29,8 +29,8 @@ def test_rows_then_changes_are_each_there_once(any_source) -> None:
             "INSERT INTO t VALUES (4, 'no'); ROLLBACK; BEGIN; UPDATE t SET v = 'o' WHERE id = 1"
         )
         source.execute("DELETE FROM t WHERE id = 2; UPDATE t SET id = 5 WHERE id = 3")
-        source.follows(capture, lambda: len(told(source, "t")) == 9)
-    assert told(source, "t") == [
+        source.follows(capture, lambda: len(records(source, "t")) == 9)
+    assert records(source, "t") == [
         ({"id": 1}, "r", {"id": 1, "v": "ann"}),
         ({"id": 2}, "r", {"id": 2, "v": "bob"}),
         ({"id": 3}, "c", {"id": 3, "v": "eve"}),
@@ -54,9 +54,9 @@ def test_a_snapshot_is_stopped_soon_and_read_again(any_source, monkeypatch) -> N
         patch.setattr(_output, "STEP_BYTES", 5000)
         patch.setattr(_output.Output, "send", lambda _: capture.stop())
         assert 0 < capture.run().snapshot_rows < 2000
-    assert told(source, "t") == []
+    assert records(source, "t") == []
     source.run()
-    assert [key["id"] for key, _, _ in told(source, "t")] == [*range(2000)]
+    assert [key["id"] for key, _, _ in records(source, "t")] == [*range(2000)]
 
 
 def test_it_goes_on_where_it_stopped(any_source) -> None:
@@ -78,7 +78,7 @@ def test_it_goes_on_where_it_stopped(any_source) -> None:
         }
     source.run()
     for i in range(3):
-        assert [(k["id"], op) for k, op, _ in told(source, f"t{i}")] == [(7, "r"), (8, "c")]
+        assert [(k["id"], op) for k, op, _ in records(source, f"t{i}")] == [(7, "r"), (8, "c")]
 
 
 def test_a_column_that_is_added_is_passed_on(any_source) -> None:
@@ -90,7 +90,7 @@ def test_a_column_that_is_added_is_passed_on(any_source) -> None:
     source.execute("ALTER TABLE t ADD COLUMN w VARCHAR(9)")
     source.execute("UPDATE t SET w = 'a' WHERE id = 1")
     with source.running() as capture:
-        source.follows(capture, lambda: len(told(source, "t")) > 2)
+        source.follows(capture, lambda: len(records(source, "t")) > 2)
         source.execute("ALTER TABLE t ADD COLUMN x INT")
         source.execute(
             "UPDATE t SET x = 5, w = 'b' WHERE id = 1; INSERT INTO t VALUES (3, 1, 'c', 6)"
@@ -125,15 +125,15 @@ def test_a_new_snapshot_deletes_what_is_gone(any_source) -> None:
         rows: dict[int, object] = {}
 
         def newest() -> dict[int, object]:
-            rows.update((key["id"], row) for key, _, row in told(source, "t"))
+            rows.update((key["id"], row) for key, _, row in records(source, "t"))
             return rows
 
         source.follows(capture, lambda: 5 in newest())
     gone = {2: None, 4: None}
     kept = {1: {"id": 1, "v": 2}, 3: {"id": 3, "v": 1}, 5: {"id": 5, "v": 1}}
     assert newest() == gone | kept
-    assert [op for key, op, _ in told(source, "t") if key == {"id": 2}] == ["r", None]
-    assert [op for key, op, _ in told(source, "t") if key == {"id": 4}] == ["r", "d", None]
+    assert [op for key, op, _ in records(source, "t") if key == {"id": 2}] == ["r", None]
+    assert [op for key, op, _ in records(source, "t") if key == {"id": 4}] == ["r", "d", None]
 
 
 def test_tables_without_keys_and_flat_rows(any_source) -> None:
@@ -159,13 +159,13 @@ def test_a_table_that_is_emptied_is_empty_downstream(any_source, form) -> None:
     source = any_source
     if not source.truncates:
         pytest.skip("it has no TRUNCATE")
-    told = {"format": form, "partitions": 2, "compact": form == "flat"}
+    settings = {"format": form, "partitions": 2, "compact": form == "flat"}
     source.execute("CREATE TABLE t (id INT PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
-    source.run(**told)
+    source.run(**settings)
     source.execute("INSERT INTO t VALUES (3); TRUNCATE TABLE t; INSERT INTO t VALUES (1), (4)")
-    source.run(**told)
+    source.run(**settings)
     source.execute("TRUNCATE TABLE t; INSERT INTO t VALUES (5)")
-    source.run(**told)
+    source.run(**settings)
     found: dict[int, list[bool]] = {}
     for key, value in source.records(source.topic("t")):
         if key is not None:
@@ -186,7 +186,7 @@ def test_it_reports_its_state_and_is_dropped(any_source) -> None:
     with pytest.raises(UserError, match=r"of the captures|found no captures"):
         status(source.name, source.log)
     source.run()
-    assert [op for _, op, _ in told(source, "t")] == ["r", "r"]
+    assert [op for _, op, _ in records(source, "t")] == ["r", "r"]
 
 
 def test_a_table_has_columns_of_a_program(any_source) -> None:

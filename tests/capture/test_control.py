@@ -145,7 +145,7 @@ def test_what_the_server_refuses_for_good_ends_the_capture(source, monkeypatch) 
 )
 def test_errors_pass_or_do_not(state, is_refused) -> None:
     """A server that is shut down comes back; a privilege that is missing doesn't."""
-    error = psycopg.errors.lookup(state)("told")
+    error = psycopg.errors.lookup(state)("refused")
     advice = POSTGRES.refuses(error, "shop")
     assert bool(advice) is is_refused
     assert "NAME" not in advice
@@ -228,9 +228,9 @@ def test_it_pauses_goes_on_and_is_dropped(source) -> None:
         command("capture", "pause", name, "--broker", source.log)
         source.follows(capture, lambda: capture.done.phase == "paused")
         source.execute("INSERT INTO t VALUES (1)")
-        told = status(name, source.log)
-        assert (told.state, told.tables) == ("paused", {"public.t": topic})
-        assert told.lag_bytes
+        found = status(name, source.log)
+        assert (found.state, found.tables) == ("paused", {"public.t": topic})
+        assert found.lag_bytes
         assert source.records(topic) == []
         control(name, "resume", source.log)
         source.follows(capture, lambda: len(source.records(topic)) == 1)
@@ -246,7 +246,7 @@ def test_the_command_captures_and_shows_no_password(source) -> None:
     """`penstock capture URL` runs a capture; neither its output nor what it keeps has the password."""
     source.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
     url = source.url.replace("postgres@", "postgres:secret7@")
-    told = command(
+    output = command(
         *("capture", url, "--tables", "public.t", "--to", source.name, "--once"),
         *("--broker", source.log, "--format", "flat"),
     )
@@ -254,11 +254,11 @@ def test_the_command_captures_and_shows_no_password(source) -> None:
         {"id": 1},
         {"id": 2},
     ]
-    told += command("capture", "status", "--broker", source.log)
+    output += command("capture", "status", "--broker", source.log)
     with Client(source.log) as client:
         kept = last_value(client, source.log, state_topic(source.name))
     assert kept is not None
-    assert "secret7" not in told + kept.decode()
+    assert "secret7" not in output + kept.decode()
 
 
 def test_a_capture_lets_go_before_the_database_s_disk_is_full(source, monkeypatch, caplog) -> None:
@@ -343,10 +343,12 @@ def test_what_a_capture_waits_for_is_said_and_it_can_be_stopped(
             one.execute("LOCK TABLE t" if waits == "locked" else "INSERT INTO u VALUES (1)")
             if waits == "prepared":
                 one.execute("PREPARE TRANSACTION 'left over'")
-            told = "prepared transaction 'left over'" if waits == "prepared" else "(blocker, in a"
+            warning = (
+                "prepared transaction 'left over'" if waits == "prepared" else "(blocker, in a"
+            )
             for _ in range(2):
                 with source.running("t", slot="mine") as capture:
-                    source.follows(capture, lambda: told in caplog.text)
+                    source.follows(capture, lambda: warning in caplog.text)
                 caplog.clear()
             one.rollback()
         if waits == "prepared":

@@ -79,12 +79,12 @@ def captured(source: Any) -> dict[str, list[Any]]:
                     strict=True,
                 )
                 for key, value, headers in rows:
-                    told = {n: orjson.loads(v) for n, v in headers}
-                    is_emptied = told.pop(EMPTIED, is_emptied and value is None)
+                    fields = {n: orjson.loads(v) for n, v in headers}
+                    is_emptied = fields.pop(EMPTIED, is_emptied and value is None)
                     if is_emptied and value is None:
                         continue
                     read = None if value is None else orjson.loads(value)
-                    mine.append((key and orjson.loads(key), normal(read), told))
+                    mine.append((key and orjson.loads(key), normal(read), fields))
     return {topic: records for topic, records in found.items() if records}
 
 
@@ -107,8 +107,8 @@ def transactions(records: list[Any]) -> list[Any]:
     found = []
     for key, value, _ in records:
         assert key["id"] == value["id"]
-        told = value["data_collections"] or []
-        counts = sorted((one["data_collection"], one["event_count"]) for one in told)
+        collections = value["data_collections"] or []
+        counts = sorted((one["data_collection"], one["event_count"]) for one in collections)
         found.append((value["status"], value["event_count"], counts))
     return [
         pair
@@ -195,11 +195,11 @@ def test_changes_of_schemas_are_debezium_s(source) -> None:
     }
     assert {("a", "CHARACTER VARYING", 10, None), ("d", "NUMERIC", 6, 2)} <= columns
     assert {("b", "INTEGER", None, None), ("b2", "BIGINT", None, None)} <= columns
-    told = [value for _, value in source.records(f"{source.name}.notifications")]
-    whats = [one["type"] for one in told]
+    notifications = [value for _, value in source.records(f"{source.name}.notifications")]
+    whats = [one["type"] for one in notifications]
     assert whats[:4] == ["STARTED", "IN_PROGRESS", "TABLE_SCAN_COMPLETED", "COMPLETED"]
-    assert {one["aggregate_type"] for one in told} == {"Initial Snapshot"}
-    assert told[2]["additional_data"] == {
+    assert {one["aggregate_type"] for one in notifications} == {"Initial Snapshot"}
+    assert notifications[2]["additional_data"] == {
         "scanned_collection": "public.evolve",
         "status": "SUCCEEDED",
         "total_rows_scanned": "1",
@@ -278,9 +278,9 @@ def test_events_of_an_outbox_are_debezium_s(source) -> None:
                     for i, (key, value) in enumerate(
                         zip(records.keys().to_pylist(), records.values().to_pylist(), strict=True)
                     ):
-                        told = (key.decode(), value and value.decode())
+                        pair = (key.decode(), value and value.decode())
                         headers = {n: v.decode() for n, v in header(records, i)}
-                        found.setdefault(topic, []).append((*told, headers))
+                        found.setdefault(topic, []).append((*pair, headers))
     assert found == expected("06_outbox_default")
     assert source.records(f"{source.name}.public.outboxevent") == []
 

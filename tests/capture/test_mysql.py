@@ -78,11 +78,11 @@ def plain(value):
     """A value without what is the server's alone."""
     if value is None:
         return None
-    told = dict(value)
-    source = dict(told["source"])
+    members = dict(value)
+    source = dict(members["source"])
     own = ("connector", "file", "pos", "gtid", "server_id", "thread")
-    told["source"] = [(n, None if n in own else v) for n, v in source.items()]
-    return [*told.items()]
+    members["source"] = [(n, None if n in own else v) for n, v in source.items()]
+    return [*members.items()]
 
 
 def run(source, name: str, **settings) -> dict[str, list]:
@@ -136,11 +136,11 @@ def check_schema_changes(source) -> None:
     theirs = [orjson.loads(one.replace("golden", source.database))["value"] for one in lines]
     mine = [value for _, value in source.records(source.name) if value["ddl"]]
 
-    def told(one) -> tuple:
+    def summary(one) -> tuple:
         [change] = one["tableChanges"]
         return (*one, *one["source"], one["databaseName"], change["type"], change["id"])
 
-    assert [told(one) for one in mine] == [told(one) for one in theirs]
+    assert [summary(one) for one in mine] == [summary(one) for one in theirs]
     assert [one["ddl"] for one in mine[:-1]] == [one["ddl"] for one in theirs[:-1]]
     assert mine[-1]["ddl"].startswith("DROP TABLE `created`")
 

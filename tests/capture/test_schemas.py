@@ -69,14 +69,14 @@ def test_a_type_s_name_is_more_than_what_is_before_its_length() -> None:
         "enum('a\nb','(1)')": ("ENUM('A\nB','(1)')", None, 1111),
     }
     shape = columns(**{f"c{i}": one for i, one in enumerate(types)})
-    [(_, told)] = [
+    [(_, record)] = [
         one
         for one in seen(Schemas({}, "versions", "shop", ("mysql", "shop", "db"), "pass"), shape)
         if one[0] == "shop"
     ]
     found = [
         (one["typeName"], one["length"], one["jdbcType"])
-        for one in told["tableChanges"][0]["table"]["columns"]
+        for one in record["tableChanges"][0]["table"]["columns"]
     ]
     assert found == [*types.values()]
 
@@ -109,10 +109,10 @@ def test_versions_are_counted_and_reported_as_debezium_reports_them() -> None:
     assert [topic for topic, _ in records] == 2 * ["versions", "shop"]
     assert [value["number"] for topic, value in records if topic == "versions"] == [1, 2]
     assert Version.decoded(orjson.dumps(records[2][1])) == Version(2, wider)
-    told = records[3][1]
-    assert [*told] == ["source", "ts_ms", "databaseName", "schemaName", "ddl", "tableChanges"]
-    assert (told["databaseName"], told["schemaName"]) == ("db", "public")
-    [change] = told["tableChanges"]
+    record = records[3][1]
+    assert [*record] == ["source", "ts_ms", "databaseName", "schemaName", "ddl", "tableChanges"]
+    assert (record["databaseName"], record["schemaName"]) == ("db", "public")
+    [change] = record["tableChanges"]
     assert (change["type"], change["id"]) == ("ALTER", '"db"."public"."t"')
     assert change["table"]["primaryKeyColumnNames"] == ["id"]
     last = change["table"]["columns"][-1]

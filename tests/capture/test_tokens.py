@@ -102,8 +102,8 @@ def test_a_position_is_waited_for(any_source) -> None:
     with pytest.raises(LimitError, match="penstock capture status"):
         token(source.name, position, log=source.log, timeout=0)
     source.run("t")
-    told = token(source.name, position, log=source.log, timeout=0)
-    assert told == f"{topic}-0:{end(source.log, topic) - 1}"
+    waits_for = token(source.name, position, log=source.log, timeout=0)
+    assert waits_for == f"{topic}-0:{end(source.log, topic) - 1}"
     with pytest.raises(UserError, match="expected a position of"):
         token(source.name, "xyz", log=source.log)
     with pytest.raises(UserError, match="expected one of the topics"):

@@ -72,15 +72,15 @@ def balances(name: str, directory: Path, address: str) -> None:
                 rows = views[0].snapshot(progress.version).sql("SELECT what, total FROM balances")
             except QueryError:  # it isn't kept any more
                 return
-            told = {row["what"]: row["total"] for row in rows.to_pylist()}
-            file.write(json.dumps([progress.version, told]) + "\n")
+            totals = {row["what"]: row["total"] for row in rows.to_pylist()}
+            file.write(json.dumps([progress.version, totals]) + "\n")
 
         app.run(on_progress=look)
 
 
 def sinks(name: str, directory: Path, address: str) -> None:
     """Keeps a second database, a cache, an index and a warehouse equal."""
-    told = addresses(directory)
+    urls = addresses(directory)
 
     def follow(target: Any, table: str, own: str) -> ps.sinks.Sink:
         schema, key = TABLES[table]
@@ -88,16 +88,16 @@ def sinks(name: str, directory: Path, address: str) -> None:
 
     lake = directory / "lake.iceberg"
     every = [
-        follow(ps.sinks.postgres(told["second"], table=table), table, f"second-{table}")
+        follow(ps.sinks.postgres(urls["second"], table=table), table, f"second-{table}")
         for table in TABLES
     ]
     every += [
-        follow(ps.sinks.redis(told["cache"], table="account:{aid}"), "accounts", "cache"),
+        follow(ps.sinks.redis(urls["cache"], table="account:{aid}"), "accounts", "cache"),
         follow(ps.sinks.tantivy(directory / "index.tantivy"), "accounts", "index"),
         follow(ps.sinks.iceberg(lake, table="bench.tellers", pace_s=0.5), "tellers", "lake-tellers"),
         follow(ps.sinks.iceberg(lake, table="bench.history", pace_s=0.5), "history", "lake-history"),
         ps.sinks.Sink(
-            ps.sinks.postgres(told["second"], table="balances"), "balances.balances", TOTALS, key="what",
+            ps.sinks.postgres(urls["second"], table="balances"), "balances.balances", TOTALS, key="what",
             log=address, name="second-balances",
         ),
     ]  # fmt: skip

@@ -80,18 +80,18 @@ class Balances(Pipeline):
     def wait_for(self, ends: Any = None) -> None:
         """Waits for a version beyond the newest one there is, or the next one's end."""
         before = self.version()
-        wait_until(lambda: self.version() > before, self.told, patience_s=PATIENCE_S)
+        wait_until(lambda: self.version() > before, self.last_output, patience_s=PATIENCE_S)
 
     def version(self) -> int:
         """The newest committed one; 0 where there is none."""
-        assert self.process.poll() is None, self.told()
+        assert self.process.poll() is None, self.last_output()
         for one in self.feeds:
             one.check()
         with contextlib.suppress(QueryError):
             return Views(Path(self.state) / "balances.penstock").version
         return 0
 
-    def told(self) -> str:
+    def last_output(self) -> str:
         """What it said last."""
         return f"a version of the view; {self.log.read_text()[-3_000:]}"
 
@@ -102,8 +102,8 @@ class Chain:
     def __init__(self, folder: Path, source: Source, second: Postgres, cache: RedisServer) -> None:
         self.folder, self.source, self.second, self.cache = folder, source, second, cache
         self.chance, self.counts = random.Random(SEED), Counter[str]()
-        told = {"source": source.url, "second": second.url(), "cache": cache.url}
-        (folder / "chain.json").write_text(json.dumps(told))
+        urls = {"source": source.url, "second": second.url(), "cache": cache.url}
+        (folder / "chain.json").write_text(json.dumps(urls))
         self.broker = BrokerProcess(folder / "log").start()
         self.capture = Program("capture", folder, self.broker.address)
         self.sinks = Program("sinks", folder, self.broker.address)
@@ -202,7 +202,7 @@ class Chain:
         """Which derived tables differ from the source's, and by how much; empty where none does."""
         for program in (self.capture, self.sinks):
             program.check()
-        told = []
+        differences = []
         try:
             source = {table: self.stored(table) for table in TABLES}
         except self.source.away as error:  # it recovers
@@ -211,11 +211,11 @@ class Chain:
             try:
                 found = Counter(read())
             except Exception as error:  # it isn't there yet
-                told.append(f"{name}: {error}")
+                differences.append(f"{name}: {error}")
                 continue
             missing, wrong = Counter(source[table]) - found, found - Counter(source[table])
             if missing or wrong:
-                told.append(
+                differences.append(
                     f"{name}: {missing.total()} missing {list(missing)[:2]}, "
                     f"{wrong.total()} wrong {list(wrong)[:2]}"
                 )
@@ -233,8 +233,8 @@ class Chain:
             except Exception as error:
                 found = error
             if found != totals:
-                told.append(f"{name}: {found} for {totals}")
-        return "\n".join(told)
+                differences.append(f"{name}: {found} for {totals}")
+        return "\n".join(differences)
 
 
 COLUMNS = {
@@ -291,11 +291,13 @@ def test_everything_equals_the_source_after_kills(
         finally:
             end.set()
             bench.join()
-        told = f"PENSTOCK_CHAIN_KILLS={KILLS} PENSTOCK_KILL_SEED={SEED}, kills {dict(one.counts)}"
-        say(f"waiting until all is equal; {told}")
+        summary = (
+            f"PENSTOCK_CHAIN_KILLS={KILLS} PENSTOCK_KILL_SEED={SEED}, kills {dict(one.counts)}"
+        )
+        say(f"waiting until all is equal; {summary}")
         wait_until(
             lambda: not one.difference(),
-            lambda: f"no differences; {told}\n{one.difference()}",
+            lambda: f"no differences; {summary}\n{one.difference()}",
             patience_s=PATIENCE_S,
         )
         transactions, newest = len(one.stored("history")), one.pipeline.version()

@@ -48,8 +48,8 @@ def name() -> str:
 @pytest.fixture(params=[1, 2])
 def writer(broker, topic, name, request) -> Iterator[TransactionalProducer]:
     """One that writes in transactions of either version."""
-    told = {"patience_s": PATIENCE_S, "version": request.param}
-    with TransactionalProducer(broker.address, name, **told) as one:
+    settings = {"patience_s": PATIENCE_S, "version": request.param}
+    with TransactionalProducer(broker.address, name, **settings) as one:
         one.start()
         yield one
 
@@ -153,8 +153,8 @@ def eager(embedded, name) -> Iterator[TransactionalProducer]:
     with Client(embedded.address) as client:
         client.create_topic("ahead", 2, {"retention.ms": "-1"}, exists_ok=True)
         client.create_topic("small", 2, {"max.message.bytes": "200"}, exists_ok=True)
-    told = {"patience_s": PATIENCE_S, "version": 2}
-    with TransactionalProducer(embedded.address, name, **told) as one:
+    settings = {"patience_s": PATIENCE_S, "version": 2}
+    with TransactionalProducer(embedded.address, name, **settings) as one:
         one.start()
         assert not commit_ahead(one, part("small", 0, "first"))
         yield one

@@ -58,10 +58,10 @@ def test_steps_begin_where_duckdb_truncates(zone: str, unit: str, calendar: Cale
     # Where clocks skip midnight, or show it twice, DuckDB may take the other of two instants.
     info = ZoneInfo(zone)
     for i in wrong:
-        begin, told = (
+        begin, wanted = (
             datetime.fromtimestamp(us / 1e6, info) for us in (int(ours[i]), int(expected[i]))
         )
-        assert abs(int(ours[i]) - int(expected[i])) <= 3_600_000_000, (begin, told)
+        assert abs(int(ours[i]) - int(expected[i])) <= 3_600_000_000, (begin, wanted)
         before = datetime.fromtimestamp(int(ours[i]) / 1e6 - 1, info)
         assert before.date() < begin.date() or before.utcoffset() != begin.utcoffset()
     assert len(wrong) <= len(times) // 20

@@ -197,8 +197,8 @@ def test_searches() -> None:
     for row in run.view("per_query").rows():
         found.update({(row["query"], what): row[what] for what in ("clicks", "unanswered")})
     assert found == wanted
-    told = [
+    searches = [
         json.loads(record.value)["search"] for record in run.topic("unanswered") if record.value
     ]
-    assert sorted(told) == unanswered
+    assert sorted(searches) == unanswered
     assert not run.dead_letters()

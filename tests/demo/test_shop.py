@@ -32,7 +32,7 @@ class Shop:
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
 
-    def told(self, *arguments: str) -> str:
+    def run(self, *arguments: str) -> str:
         """What a command prints."""
         command = [*self._command, *arguments]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -69,7 +69,7 @@ def shop() -> Iterator[Shop]:
 
 def names(shop: Shop, product: int) -> list[str]:
     """What a product is called in each system."""
-    return [line[20:36].strip() for line in shop.told("look", str(product)).splitlines()]
+    return [line[20:36].strip() for line in shop.run("look", str(product)).splitlines()]
 
 
 SERVERS = """
@@ -126,11 +126,11 @@ def test_servers_of_a_shop_that_was_killed_are_ended_and_started_again() -> None
 def test_everything_follows_the_shop_s_database(shop: Shop) -> None:
     """Derived tables equal the database while orders go on; a new name is seen everywhere."""
     wait_until(shop.sells, "the shop to begin", patience_s=START_S)
-    told = shop.told("check", "--patience", str(START_S))
-    rows = [re.split(r" {2,}", line) for line in told.splitlines()]
+    output = shop.run("check", "--patience", str(START_S))
+    rows = [re.split(r" {2,}", line) for line in output.splitlines()]
     assert [row[-1] for row in rows] == ["equal"] * 8
     assert all(int(row[1].removesuffix(" rows")) > 0 for row in rows)
-    assert shop.told("sql", "UPDATE products SET name = 'Moon' WHERE id = 7") == "UPDATE 1\n"
+    assert shop.run("sql", "UPDATE products SET name = 'Moon' WHERE id = 7") == "UPDATE 1\n"
     wait_until(lambda: names(shop, 7) == ["Moon"] * 6, "the name in all systems")
-    assert "Moon" in shop.told("search", "moon")
+    assert "Moon" in shop.run("search", "moon")
     assert shop.stop() == 0

@@ -38,9 +38,9 @@ def test_a_function_that_cannot_travel_has_the_line_that_uses_it() -> None:
     clicks = app.stream("clicks", "user STRING")
     once, line = clicks.map_batches(locked, "user STRING"), here()
     app.view("n", once.group_by("user").agg(n=ps.count()))
-    with pytest.raises(FlowError) as told:
+    with pytest.raises(FlowError) as failure:
         ps.testing.run(app)
-    assert f"locked' ({__file__}, line {line})" in str(told.value)
+    assert f"locked' ({__file__}, line {line})" in str(failure.value)
 
 
 def test_a_function_that_fails_in_a_library_has_its_own_line() -> None:

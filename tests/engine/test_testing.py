@@ -338,12 +338,12 @@ def test_records_that_retention_took_are_counted(caplog: pytest.LogCaptureFixtur
     assert progress is not None
     assert progress.lost_rows == 2
     assert [row["n"] for row in run.view("counts").rows()] == [3]
-    [told] = [one for one in caplog.messages if one.startswith("expected the records")]
-    assert told.startswith(
+    [warning] = [one for one in caplog.messages if one.startswith("expected the records")]
+    assert warning.startswith(
         "expected the records of clicks/0 from offset 0 on; found that retention"
     )
-    assert "had removed 2 of them" in told
-    assert "penstock topics alter clicks --set retention.ms=" in told
+    assert "had removed 2 of them" in warning
+    assert "penstock topics alter clicks --set retention.ms=" in warning
 
 
 def test_retention_while_a_batch_reads() -> None:

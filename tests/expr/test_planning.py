@@ -31,8 +31,8 @@ def test_types_are_those_of_an_answer(selected: str) -> None:
     answer = con.sql(query)
     rows: pa.Table = answer.to_arrow_table()
     expected = [
-        (name, type_, str(told))
-        for name, type_, told in zip(answer.columns, rows.schema.types, answer.types, strict=True)
+        (name, type_, str(text))
+        for name, type_, text in zip(answer.columns, rows.schema.types, answer.types, strict=True)
     ]
     con.unregister("given")
     assert types_of({"given": SCHEMA.arrow}, query) == expected

@@ -212,8 +212,8 @@ def test_the_command_does_the_same(
     words = [str(tmp_path), "--topic", topic, "--broker", broker.address, "--settle", "0 seconds"]
     options = ["--schema", "n INT, s STRING", "--key", "s"]
     ingest_command.main([*words, *options], standalone_mode=False)
-    told = capsys.readouterr()
-    assert f"sent 2 rows of 1 files to {topic}; 1 dead letters" in told.out + told.err
+    output = capsys.readouterr()
+    assert f"sent 2 rows of 1 files to {topic}; 1 dead letters" in output.out + output.err
     assert stored(broker.address, topic) == [{"n": 1, "s": "x"}, {"n": 2, "s": "y"}]
 
 

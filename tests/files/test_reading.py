@@ -124,8 +124,8 @@ def test_csv_with_a_schema_is_what_duckdb_reads(tmp_path: Path) -> None:
     values = [orjson.loads(value) for one in found for value in one.values.to_pylist()]
     plain = tmp_path / "good.csv"
     plain.write_text("\n".join(["id,ratio,odd,day,tail", *good, ""]))
-    told = duckdb.sql(f"FROM read_csv('{plain}')").to_arrow_table().to_pylist()
-    assert values == [{**row, "day": row["day"].isoformat()} for row in told]
+    duckdbs = duckdb.sql(f"FROM read_csv('{plain}')").to_arrow_table().to_pylist()
+    assert values == [{**row, "day": row["day"].isoformat()} for row in duckdbs]
     letters = sorted(
         (letter for one in found for letter in one.letters), key=lambda letter: letter.line
     )

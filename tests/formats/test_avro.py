@@ -320,10 +320,12 @@ def test_decimals_uuids_and_times(rows: list[Any]) -> None:
     columns = "short DECIMAL(10, 4), long DECIMAL(38, 0), id UUID, at TIME"
     found = decode(columns, ps.avro(DECIMALS), list(data))
     assert found.rows.tolist() == good
-    told = found.columns.to_pydict()
-    assert [int(one * 100) for one in told["short"]] == [rows[n][0] for n in good]
-    assert [one if one is None else int(one) for one in told["long"]] == [rows[n][1] for n in good]
-    assert told["id"] == [rows[n][2].bytes for n in good]
+    columns_read = found.columns.to_pydict()
+    assert [int(one * 100) for one in columns_read["short"]] == [rows[n][0] for n in good]
+    assert [one if one is None else int(one) for one in columns_read["long"]] == [
+        rows[n][1] for n in good
+    ]
+    assert columns_read["id"] == [rows[n][2].bytes for n in good]
     micros = found.columns.column("at").cast("int64").to_pylist()
     assert micros == [rows[n][3] * 1000 for n in good]
 

@@ -69,8 +69,10 @@ ROWS = st.fixed_dictionaries(
 
 
 def table(rows: list[dict[str, Any]], schema: Schema = SCHEMA) -> pa.Table:
-    told = [{n: v.bytes if isinstance(v, uuid.UUID) else v for n, v in row.items()} for row in rows]
-    return pa.Table.from_pylist(told, schema=schema.arrow)
+    plain = [
+        {n: v.bytes if isinstance(v, uuid.UUID) else v for n, v in row.items()} for row in rows
+    ]
+    return pa.Table.from_pylist(plain, schema=schema.arrow)
 
 
 def read(schema: str, record: bytes) -> Any:

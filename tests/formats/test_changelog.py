@@ -42,7 +42,7 @@ def changes(
     return ChangelogDecoder(schema, key, kind).decode(made)
 
 
-def told(found: Changes) -> list[tuple[int, bool, tuple[Any, ...]]]:
+def triples(found: Changes) -> list[tuple[int, bool, tuple[Any, ...]]]:
     """Record, whether it is a deletion, and the row."""
     rows = [tuple(row.values()) for row in found.columns.to_pylist()]
     return list(zip(found.rows.tolist(), found.deleted.tolist(), rows, strict=True))
@@ -67,7 +67,7 @@ def test_a_record_is_a_row_and_a_tombstone_deletes_its_key() -> None:
         ],
         "json",
     )
-    assert told(found) == [
+    assert triples(found) == [
         (0, False, (1, "a", 2)),
         (1, True, (1, None, None)),
         (2, True, (2, None, None)),
@@ -100,7 +100,7 @@ def test_a_record_is_a_row_and_a_tombstone_deletes_its_key() -> None:
 def test_a_key_is_the_text_of_its_column(type_: str, key: bytes, value: Any) -> None:
     """Of any type, as `Table.to` writes them; an object only where it has the column."""
     schema = Schema.parse(f"k {type_} NOT NULL, n INT")
-    [(_, deleted, (found, _))] = told(changes([(key, None)], "json", schema, ("k",)))
+    [(_, deleted, (found, _))] = triples(changes([(key, None)], "json", schema, ("k",)))
     assert deleted
     assert found == value or str(found) == value
 
@@ -109,7 +109,7 @@ def test_a_text_key_that_is_no_text_is_bad() -> None:
     """The others of the batch are read."""
     schema = Schema.parse("k STRING NOT NULL")
     found = changes([(b"\xff", None), (b"a", None)], "json", schema, ("k",))
-    assert told(found) == [(1, True, ("a",))]
+    assert triples(found) == [(1, True, ("a",))]
     assert found.bad_rows.tolist() == [0]
 
 
@@ -117,7 +117,7 @@ def test_a_key_of_several_columns_is_an_object() -> None:
     """Text alone is no such key."""
     schema = Schema.parse("a INT NOT NULL, b STRING NOT NULL, n INT")
     found = changes([({"b": "x", "a": 1}, None), (b"1", None)], "json", schema, ("a", "b"))
-    assert told(found) == [(0, True, (1, "x", None))]
+    assert triples(found) == [(0, True, (1, "x", None))]
     assert found.bad_rows.tolist() == [1]
 
 
@@ -148,7 +148,7 @@ def test_debezium(wrapped: bool) -> None:
         ],
         "debezium",
     )
-    assert told(found) == [
+    assert triples(found) == [
         (0, False, (1, "a", 2)),
         (1, False, (1, "a", None)),
         (2, False, (1, "b", 2)),
@@ -169,7 +169,7 @@ def test_a_truncation_before_deletions_of_all_keys_is_no_change() -> None:
     records = [(None, emptied), (b"1", None), (None, emptied)]
     headers = [[("penstock.emptied", b"true")], nothing, [("other", None)]]
     found = changes(records, "debezium", headers=headers)
-    assert told(found) == [(1, True, (1, None, None))]
+    assert triples(found) == [(1, True, (1, None, None))]
     assert found.bad_rows.tolist() == [2]
 
 
@@ -195,7 +195,7 @@ def test_maxwell() -> None:
         ],
         "maxwell",
     )
-    assert told(found) == [
+    assert triples(found) == [
         (0, False, (1, "a", 2)),
         (1, False, (1, "a", 3)),
         (2, True, (1, None, None)),

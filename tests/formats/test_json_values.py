@@ -152,7 +152,7 @@ def test_written_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("DECIMAL", "DECIMAL(p, s) with 1 <= p <= 38"),
         ("DECIMAL(39, 2)", "DECIMAL(p, s) with"),
@@ -164,9 +164,9 @@ def test_written_values() -> None:
         ("JSON", "instead of JSON"),
     ],
 )
-def test_types_that_there_are_not(text: str, told: str) -> None:
+def test_types_that_there_are_not(text: str, expected: str) -> None:
     """The message says what there is instead."""
-    with pytest.raises(SchemaError, match=re.escape(told)):
+    with pytest.raises(SchemaError, match=re.escape(expected)):
         Schema.parse(f"x {text}")
 
 

@@ -77,12 +77,12 @@ def test_csv_is_what_a_naive_reader_makes_of_each_line(
         out = io.StringIO()
         csv.writer(out, delimiter=delimiter, lineterminator="").writerow(row)
         lines.append(out.getvalue())
-    told = [naive(line, delimiter) for line in lines]
+    expected = [naive(line, delimiter) for line in lines]
     format_ = Csv(delimiter, "NA")
     found = decode("s STRING, n BIGINT", format_, [(line + end).encode() for line in lines])
-    good = [i for i, row in enumerate(told) if row is not None]
+    good = [i for i, row in enumerate(expected) if row is not None]
     assert found.rows.tolist() == good
-    assert [tuple(row.values()) for row in found.columns.to_pylist()] == [told[i] for i in good]
+    assert [tuple(row.values()) for row in found.columns.to_pylist()] == [expected[i] for i in good]
     assert found.bad_rows.tolist() == [i for i in range(len(lines)) if i not in good]
     assert all(reason.startswith(("expected ", "column ")) for reason in found.reasons)
 
@@ -102,8 +102,8 @@ def test_csv_is_what_duckdb_reads(tmp_path: Path) -> None:
     types = {f.name: {"STRING": "VARCHAR"}.get(t := _type(f), t) for f in Schema.parse(schema)}
     with duckdb.connect() as con:
         con.execute("SET TimeZone = 'UTC'")
-        told = con.sql(f"FROM read_csv('{path}', header = false, columns = {types})")
-        expected = told.to_arrow_table().to_pylist()
+        read = con.sql(f"FROM read_csv('{path}', header = false, columns = {types})")
+        expected = read.to_arrow_table().to_pylist()
     for row in expected:
         row["t"] = row["t"].replace(tzinfo=UTC)
     assert found.columns.to_pylist() == expected
@@ -163,8 +163,8 @@ def test_a_pattern_finds_what_pythons_finds() -> None:
             bad.append(row)
             continue
         size = None if match["bytes"] == "-" else int(match["bytes"])
-        told = {"ip": match["ip"], "at": at.astimezone(UTC), "status": int(match["status"])}
-        expected.append(told | {"bytes": size, "request": match["request"]})
+        fields = {"ip": match["ip"], "at": at.astimezone(UTC), "status": int(match["status"])}
+        expected.append(fields | {"bytes": size, "request": match["request"]})
     assert found.columns.to_pylist() == expected
     assert found.bad_rows.tolist() == bad
     assert bad[:2] == [2, 3]

@@ -220,20 +220,20 @@ def order_class() -> Any:
 ORDER = order_class()
 
 
-def expected_order(told: dict[str, Any]) -> dict[str, Any]:
+def expected_order(message: dict[str, Any]) -> dict[str, Any]:
     """What columns a message has: defaults where a field has no presence, NULL where it has."""
     zeros = dict.fromkeys("abcdefgh", 0)
-    row = {**zeros, "is_new": False, "near": 0.0, "raw": b"", "steps": [], "by_name": [], **told}
-    inner = told.get("inner")
+    row = {**zeros, "is_new": False, "near": 0.0, "raw": b"", "steps": [], "by_name": [], **message}
+    inner = message.get("inner")
     row["inner"] = (
         inner
         if inner is None
         else {"text": inner.get("text", ""), "n": inner.get("n"), "other": None}
     )
-    row["state"] = "PAID" if told.get("state") else "NEW"
-    row["was"] = {0: "NEW", 1: "PAID", 7: "7", None: None}[told.get("was")]
+    row["state"] = "PAID" if message.get("state") else "NEW"
+    row["was"] = {0: "NEW", 1: "PAID", 7: "7", None: None}[message.get("was")]
     row["by_name"] = [
-        (key, {"n": one.get("n")}) for key, one in sorted(told.get("by_name", {}).items())
+        (key, {"n": one.get("n")}) for key, one in sorted(message.get("by_name", {}).items())
     ]
     return {name: row.get(name) for name in Schema.parse(WRITTEN).names}
 
@@ -241,17 +241,17 @@ def expected_order(told: dict[str, Any]) -> dict[str, Any]:
 @settings(max_examples=examples(100))
 @given(st.lists(ORDERS, max_size=6))
 @example([{"h": 2**63 - 1, "was": 7}])
-def test_what_other_programs_write_is_read(told: list[dict[str, Any]]) -> None:
+def test_what_other_programs_write_is_read(messages: list[dict[str, Any]]) -> None:
     """All of Protobuf's numbers; a message within another, fields in any order and of any number."""
     index = bytes([4, 0, 0])  # two steps: the first message of the first one
-    records = [headed(9) + index + ORDER(**one).SerializeToString() for one in told]
+    records = [headed(9) + index + ORDER(**one).SerializeToString() for one in messages]
     decoder = ProtobufDecoder(Schema.parse(WRITTEN), {9: PROTO3}.get)
     found = decoded(decoder, records)
     assert found.reasons == []
     rows = found.columns.to_pylist()
     for row in rows:
         row["by_name"].sort()
-    assert rows == [expected_order(one) for one in told]
+    assert rows == [expected_order(one) for one in messages]
 
 
 @settings(max_examples=examples(200))

@@ -152,8 +152,8 @@ def _sorted(rows: pa.Table) -> list[Row]:
     found = [
         one.cast(TIMESTAMP) if pa.types.is_timestamp(one.type) else one for one in rows.columns
     ]
-    told = pa.table(found, names=rows.column_names).to_pylist()
-    return sorted(told, key=lambda row: (row["partition"], row["offset"]))
+    listed = pa.table(found, names=rows.column_names).to_pylist()
+    return sorted(listed, key=lambda row: (row["partition"], row["offset"]))
 
 
 @pytest.fixture(scope="module")
@@ -204,8 +204,8 @@ def test_arrow_gives_each_row_once(world: World, seed: int) -> None:
     reader = topic.history.arrow(["user", "offset"])  # noqa: F841 - DuckDB finds it by its name
     users = [row["user"] for row in topic.expected() if row["user"] is not None]
     with duckdb.connect() as connection:
-        told = connection.execute('SELECT count(*), sum("user") FROM reader').fetchone()
-    assert told == (len(topic.expected()), sum(users) if users else None)
+        counted = connection.execute('SELECT count(*), sum("user") FROM reader').fetchone()
+    assert counted == (len(topic.expected()), sum(users) if users else None)
 
 
 @pytest.mark.spark

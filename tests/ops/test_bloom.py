@@ -184,10 +184,10 @@ def test_values_of_all_types_are_found_again(type_: str, values: str, others: st
     made = (
         f"SELECT bloom_filter_agg(x::{type_}, 100, 1e-9) AS f FROM (VALUES {values}, (NULL)) t(x)"
     )
-    for some, told in ((values, True), (others, False)):
+    for some, expected in ((values, True), (others, False)):
         asked = f"SELECT DISTINCT might_contain(f, y::{type_}) FROM f, (VALUES {some}) t(y)"
         query = f"WITH f AS ({made}) {asked}"
-        assert con.sql(query).fetchall() == [(told,)]
+        assert con.sql(query).fetchall() == [(expected,)]
 
 
 def test_numbers_are_found_whatever_their_type() -> None:

@@ -57,15 +57,15 @@ def naive(rows: list[Any]) -> tuple[Any, ...]:
     """The aggregates of a group's rows."""
     columns = [[one for one in column if one is not None] for column in zip(*rows, strict=True)]
     _, shorts, longs_, u = columns
-    told: list[Any] = []
+    results: list[Any] = []
     for values in (shorts, longs_):
         total = sum(map(Fraction, values))
         unit = 1000 if values is shorts else 10_000
         fits = bool(values) and abs(total * unit) < 10**38
-        told += [total if fits else None, float(total / len(values)) if values else None]
-        told += [min(values, default=None), max(values, default=None), len(set(values))]
+        results += [total if fits else None, float(total / len(values)) if values else None]
+        results += [min(values, default=None), max(values, default=None), len(set(values))]
     pairs = [(one[2], one[1]) for one in rows if None not in (one[1], one[2])]
-    return (*told, len(set(u)), max(u, default=None), max(pairs, default=(0, None))[1])
+    return (*results, len(set(u)), max(u, default=None), max(pairs, default=(0, None))[1])
 
 
 def alike(found: Any, expected: Any) -> bool:

@@ -146,10 +146,10 @@ def test_estimates_and_bounds_are_those_of_the_sizes() -> None:
         low, high = both.bounds()
         inside += bool(low[0] <= shared <= high[0])
         errors.append(float(a.union(b).estimates[0]) / (20_000 - shared) - 1)
-        told = datasketches.compact_theta_sketch.deserialize(as_bytes(both))
+        theirs = datasketches.compact_theta_sketch.deserialize(as_bytes(both))
         if both.counts[0] > 120:  # below that, the library looks bounds up
-            assert abs(low[0] - told.get_lower_bound(2)) < 0.51
-            assert abs(high[0] - told.get_upper_bound(2)) < 0.51
+            assert abs(low[0] - theirs.get_lower_bound(2)) < 0.51
+            assert abs(high[0] - theirs.get_upper_bound(2)) < 0.51
     assert 0.9 * trials < inside < trials
     assert 0.008 < np.std(errors) < 0.02
 

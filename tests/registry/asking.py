@@ -57,5 +57,5 @@ class Asking:
 def record(*fields: str, name: str = "r", default: bool = False) -> str:
     """An Avro record of ints."""
     more = {"default": 0} if default else {}
-    told = [{"name": one, "type": "int", **more} for one in fields]
-    return json.dumps({"type": "record", "name": name, "fields": told})
+    members = [{"name": one, "type": "int", **more} for one in fields]
+    return json.dumps({"type": "record", "name": name, "fields": members})

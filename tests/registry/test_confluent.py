@@ -157,8 +157,10 @@ def test_the_administration_client_works_unchanged(
 
 def paid(url: str, topic: str, format_: str, monkeypatch: pytest.MonkeyPatch) -> Record:
     """A record that a pipeline writes."""
-    monkeypatch.setattr(MemoryLog, "schema_id", lambda _, *told: schema_id(*told))
-    monkeypatch.setattr(MemoryLog, "schema_versions", lambda _, *told: schema_versions(*told))
+    monkeypatch.setattr(MemoryLog, "schema_id", lambda _, *arguments: schema_id(*arguments))
+    monkeypatch.setattr(
+        MemoryLog, "schema_versions", lambda _, *arguments: schema_versions(*arguments)
+    )
     app = ps.App("shop")
     columns = "user STRING, paid DECIMAL(9, 2), at TIMESTAMP, tags ARRAY<STRING>"
     app.stream("orders", columns, key="user").to(topic, format=format_, registry=url)  # type: ignore[arg-type]
@@ -189,9 +191,9 @@ def test_confluent_reads_protobuf_that_a_pipeline_writes(
     record = paid(url, topic, "protobuf", monkeypatch)
 
     def read(part: MessageField, data: bytes | None, name: str) -> Any:
-        told = registry.get_latest_version(f"{topic}-{part}").schema
-        assert told.schema_type == "PROTOBUF"
-        kind = message_class(str(told.schema_str), f"{topic.replace('-', '_')}.{name}")
+        schema = registry.get_latest_version(f"{topic}-{part}").schema
+        assert schema.schema_type == "PROTOBUF"
+        kind = message_class(str(schema.schema_str), f"{topic.replace('-', '_')}.{name}")
         settings = {"use.deprecated.format": False}
         return ProtobufDeserializer(kind, settings, registry)(
             data, SerializationContext(topic, part)

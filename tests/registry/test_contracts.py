@@ -49,9 +49,9 @@ def send(
     compression: str = "none",
 ) -> None:
     with Producer(broker.address, acks="all", compression=compression) as producer:
-        told = None if keys is None else pa.array(keys, pa.binary())
+        encoded_keys = None if keys is None else pa.array(keys, pa.binary())
         times = np.zeros(len(values), np.int64)
-        producer.send(topic, 0, told, pa.array(values, pa.binary()), times)
+        producer.send(topic, 0, encoded_keys, pa.array(values, pa.binary()), times)
 
 
 def framed(id_: int) -> bytes:

@@ -57,8 +57,10 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Asking:
         return data
 
     monkeypatch.setattr("penstock.client.schemas.urlopen", opened)
-    monkeypatch.setattr(MemoryLog, "schema_id", lambda _, *told: schema_id(*told))
-    monkeypatch.setattr(MemoryLog, "schema_versions", lambda _, *told: schema_versions(*told))
+    monkeypatch.setattr(MemoryLog, "schema_id", lambda _, *arguments: schema_id(*arguments))
+    monkeypatch.setattr(
+        MemoryLog, "schema_versions", lambda _, *arguments: schema_versions(*arguments)
+    )
     for cached in (schema_id, registered_schemas, registered_kinds):
         cached.cache_clear()
     return asking
@@ -170,9 +172,9 @@ def test_json_is_valid_by_its_schema(registry: Asking) -> None:
     """A validator that nobody here wrote takes it, and refuses what isn't so."""
     run = written("json-schema")
     for topic in ("copy", "newest", "changed"):
-        told = json.loads(registry("GET", f"/subjects/{topic}-value/versions/1")["schema"])
-        jsonschema.Draft7Validator.check_schema(told)
-        check = jsonschema.Draft7Validator(told)
+        schema = json.loads(registry("GET", f"/subjects/{topic}-value/versions/1")["schema"])
+        jsonschema.Draft7Validator.check_schema(schema)
+        check = jsonschema.Draft7Validator(schema)
         values = [json.loads(one.value[5:]) for one in run.topic(topic) if one.value is not None]
         assert values
         for one in values:
@@ -200,8 +202,8 @@ def test_protobuf_numbers_follow_the_subject(registry: Asking) -> None:
     """A column that is put before another one doesn't take its number."""
     for columns in ("a STRING, b STRING", "c STRING, b STRING, a STRING"):
         ps.testing.run(writing("protobuf", columns))
-    told = registry("GET", "/subjects/copy-value/versions/2")["schema"]
-    lines = [line.strip() for line in told.splitlines() if "optional" in line]
+    text = registry("GET", "/subjects/copy-value/versions/2")["schema"]
+    lines = [line.strip() for line in text.splitlines() if "optional" in line]
     assert lines == ["optional string c = 3;", "optional string b = 2;", "optional string a = 1;"]
 
 

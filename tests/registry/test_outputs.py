@@ -38,7 +38,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Asking:
         return data
 
     monkeypatch.setattr("penstock.client.schemas.urlopen", opened)
-    monkeypatch.setattr(MemoryLog, "schema_id", lambda _, *told: schema_id(*told))
+    monkeypatch.setattr(MemoryLog, "schema_id", lambda _, *arguments: schema_id(*arguments))
     schema_id.cache_clear()
     registered_schemas.cache_clear()
     return asking
@@ -186,9 +186,9 @@ def test_columns_without_a_name_in_avro_are_refused() -> None:
 def test_the_format_is_part_of_what_is_written() -> None:
     """Another format is another output; where the registry is, is not."""
 
-    def identities(**told: Any) -> list[str]:
+    def identities(**options: Any) -> list[str]:
         app = ps.App("shop")
-        app.stream("orders", "user STRING").to("copy", **told)
+        app.stream("orders", "user STRING").to("copy", **options)
         return [one.identity for one in app.graph().outputs]
 
     one = identities(format="avro", registry=URL)

@@ -179,8 +179,8 @@ def test_a_password_is_for_the_registry_alone(monkeypatch: pytest.MonkeyPatch) -
 
 def test_an_id_that_a_registry_does_not_know_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """As Confluent's API says it."""
-    told = io.BytesIO(b'{"error_code": 40403, "message": "Schema 1 not found"}')
-    assert answering(monkeypatch, HTTPError(URL, 404, "Not Found", Message(), told))(1) is None
+    body = io.BytesIO(b'{"error_code": 40403, "message": "Schema 1 not found"}')
+    assert answering(monkeypatch, HTTPError(URL, 404, "Not Found", Message(), body))(1) is None
 
 
 @pytest.mark.parametrize(

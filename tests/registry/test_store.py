@@ -43,8 +43,8 @@ def test_racing_writers_give_each_schema_one_id(stores: list[LogStore]) -> None:
             registry = Registry(stores[at])
             for number in range(3):
                 name = f"f{(number + at) % 3}"
-                told = {"schema": record(name, name=name)}
-                given[at][name] = registry.register(f"of-{name}", told)["id"]
+                body = {"schema": record(name, name=name)}
+                given[at][name] = registry.register(f"of-{name}", body)["id"]
         except BaseException as error:
             failed.append(error)
 
@@ -139,8 +139,8 @@ def test_requests_do_not_wait_for_a_long_comparison(monkeypatch: pytest.MonkeyPa
     ask.register("slow", record("a", name="slow"))
     begun, end, compared = threading.Event(), threading.Event(), []
 
-    def compare(*told: Any) -> list[Any]:
-        compared.append(told)
+    def compare(*arguments: Any) -> list[Any]:
+        compared.append(arguments)
         begun.set()
         assert end.wait(PATIENCE_S)
         return []

@@ -50,8 +50,8 @@ class Topic:
         self._run, self._registry = run, registry
 
     def send(self, key: Any, value: Any, key_schema: Any = KEY, schema: Any = VALUE) -> None:
-        told = self._encoded("users-key", key_schema, key)
-        self._run.send_raw("users", self._encoded("users-value", schema, value), key=told)
+        encoded_key = self._encoded("users-key", key_schema, key)
+        self._run.send_raw("users", self._encoded("users-value", schema, value), key=encoded_key)
 
     def _encoded(self, subject: str, schema: Any, value: Any) -> Any:
         if value is None or isinstance(value, str):
@@ -148,14 +148,14 @@ def test_debezium_types_are_columns_of_theirs(registry: Asking) -> None:
     """Days, instants and texts with a zone, which Debezium writes as attributes of plain types."""
     columns = "id BIGINT, day DATE, at TIMESTAMP, zoned TIMESTAMP"
     run, topic = opened(registry, columns, "debezium")
-    told = envelope(
+    schema = envelope(
         ("day", connect("int", "Date")),
         ("at", connect("long", "MicroTimestamp")),
         ("zoned", connect("string", "ZonedTimestamp")),
     )
     row = {"id": 1, "name": None, "day": 20_000, "at": 1_000_001, "zoned": "2026-01-02T03:04:05.6Z"}
-    topic.send({"id": 1}, change("c", after=row), schema=told)
-    topic.send({"id": 2}, change("c", after={**row, "id": 2, "zoned": "noon"}), schema=told)
+    topic.send({"id": 1}, change("c", after=row), schema=schema)
+    topic.send({"id": 2}, change("c", after={**row, "id": 2, "zoned": "noon"}), schema=schema)
     assert run.view("users").rows() == [
         {
             "id": 1,

@@ -16,8 +16,8 @@ from penstock.schemas import Kind, Malformed, parse
 
 def record(*fields: Any, name: str = "r", **more: Any) -> dict[str, Any]:
     """A record of fields, each a name with a type, or a whole field."""
-    told = [one if isinstance(one, dict) else {"name": one[0], "type": one[1]} for one in fields]
-    return {"type": "record", "name": name, "fields": told, **more}
+    members = [one if isinstance(one, dict) else {"name": one[0], "type": one[1]} for one in fields]
+    return {"type": "record", "name": name, "fields": members, **more}
 
 
 def enum(*symbols: str, **more: Any) -> dict[str, Any]:
@@ -115,11 +115,11 @@ def test_a_comparison_looks_at_each_pair_once() -> None:
     """Optional fields of shared types don't multiply."""
 
     def chain(leaf: str) -> str:
-        told: Any = record(("x", leaf), name="r30")
+        nested: Any = record(("x", leaf), name="r30")
         for i in reversed(range(30)):
             again = ["null", f"r{i + 1}"]
-            told = record(("f", ["null", told]), ("g", again), ("h", again), name=f"r{i}")
-        return json.dumps(told)
+            nested = record(("f", ["null", nested]), ("g", again), ("h", again), name=f"r{i}")
+        return json.dumps(nested)
 
     ints, longs, texts = (parse(Kind.AVRO, chain(one)) for one in ("int", "long", "string"))
     assert longs.breaks(ints) == []
@@ -158,7 +158,7 @@ def test_what_is_compatible_is_read_by_another_reader(writer: list[Any], reader:
 
 
 @pytest.mark.parametrize(
-    ("told", "message"),
+    ("text", "message"),
     [
         ("{", "expected an Avro schema as JSON"),
         ('"colour"', "expected a type of Avro, or one that is defined before; found 'colour'"),
@@ -181,17 +181,17 @@ def test_what_is_compatible_is_read_by_another_reader(writer: list[Any], reader:
         ('{"type":"array","items":' * 200 + '"int"' + "}" * 200, "nested types"),
     ],
 )
-def test_what_is_no_schema_is_refused(told: str, message: str) -> None:
+def test_what_is_no_schema_is_refused(text: str, message: str) -> None:
     """With the place in it."""
     with pytest.raises(Malformed) as caught:
-        parse(Kind.AVRO, told)
+        parse(Kind.AVRO, text)
     assert message in str(caught.value)
 
 
 def test_a_schemas_text_keeps_all_but_spaces() -> None:
     """The order of attributes too; a normal form has one order, and whole names."""
-    told = '{ "name": "r", "namespace": "n", "doc": "ü",\n "type": "record", "fields": [] }'
-    found = parse(Kind.AVRO, told)
+    text = '{ "name": "r", "namespace": "n", "doc": "ü",\n "type": "record", "fields": [] }'
+    found = parse(Kind.AVRO, text)
     assert found.text == '{"name":"r","namespace":"n","doc":"ü","type":"record","fields":[]}'
     assert found.normalized() == '{"name":"n.r","type":"record","fields":[],"doc":"ü"}'
     again = parse(Kind.AVRO, found.normalized())

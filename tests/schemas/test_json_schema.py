@@ -196,7 +196,7 @@ def test_what_is_compatible_is_taken_by_another_validator(
 
 
 @pytest.mark.parametrize(
-    ("told", "message"),
+    ("text", "message"),
     [
         ("{", "expected a JSON Schema"),
         ("[]", "expected a schema (an object, true or false)"),
@@ -211,10 +211,10 @@ def test_what_is_compatible_is_taken_by_another_validator(
         ('{"$ref": "other.json"}', "expected a part of this schema, or a reference"),
     ],
 )
-def test_what_is_no_schema_is_refused(told: str, message: str) -> None:
+def test_what_is_no_schema_is_refused(text: str, message: str) -> None:
     """With the place in it."""
     with pytest.raises(Malformed) as caught:
-        parse(Kind.JSON, told)
+        parse(Kind.JSON, text)
     assert message in str(caught.value)
 
 

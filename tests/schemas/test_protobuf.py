@@ -34,10 +34,10 @@ service Orders { rpc Put (Order) returns (Order) { option (a).b = "{"; } }
 
 def test_a_descriptor_is_what_protobufs_own_library_takes() -> None:
     """Text becomes a descriptor by which a message is written and read."""
-    told = base64.b64decode(serialized(parse_protobuf(WHOLE), "shop.proto"))
+    descriptor = base64.b64decode(serialized(parse_protobuf(WHOLE), "shop.proto"))
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(timestamp_pb2.DESCRIPTOR.serialized_pb)
-    file = pool.AddSerializedFile(told)
+    file = pool.AddSerializedFile(descriptor)
     order = message_factory.GetMessageClass(file.message_types_by_name["Order"])()
     order.id, order.cash = 7, 100
     order.lines["a"].price = 2.5
@@ -117,7 +117,7 @@ def test_a_reader_reads_a_writers_messages(reader: str, writer: str, wanted: lis
 
 
 @pytest.mark.parametrize(
-    ("told", "message"),
+    ("text", "message"),
     [
         ("what", "expected a .proto file, or its descriptor"),
         ("AAAA", "expected a .proto file, or its descriptor"),
@@ -133,10 +133,10 @@ def test_a_reader_reads_a_writers_messages(reader: str, writer: str, wanted: lis
         ("message M {" * 40 + "}" * 40, "nested messages"),
     ],
 )
-def test_what_is_no_file_is_refused(told: str, message: str) -> None:
+def test_what_is_no_file_is_refused(text: str, message: str) -> None:
     """With what was expected instead."""
     with pytest.raises(Malformed) as caught:
-        parse(Kind.PROTOBUF, told)
+        parse(Kind.PROTOBUF, text)
     assert message in str(caught.value)
 
 

@@ -89,7 +89,7 @@ def place(request, tmp_path: Path) -> Place:
         name = f"target{next(_numbers)}"
         server.execute(f"CREATE DATABASE {name}")
         return Place(
-            lambda **told: ps.sinks.postgres(server.url(name), **told),
+            lambda **settings: ps.sinks.postgres(server.url(name), **settings),
             lambda query: server.rows(query, name),
             lambda commands: server.execute(commands, name),
         )
@@ -98,7 +98,7 @@ def place(request, tmp_path: Path) -> Place:
         name = f"target{next(_numbers)}"
         maria.rows(f"CREATE DATABASE {name}")
         return Place(
-            lambda **told: ps.sinks.mysql(maria.url(name), **told),
+            lambda **settings: ps.sinks.mysql(maria.url(name), **settings),
             lambda query: maria.rows(query, name),
             lambda commands: [maria.rows(commands, name), None][1],
         )
@@ -115,7 +115,9 @@ def place(request, tmp_path: Path) -> Place:
         finally:
             one.close()
 
-    return Place(lambda **told: kind(path, **told), run, lambda commands: [run(commands), None][1])
+    return Place(
+        lambda **settings: kind(path, **settings), run, lambda commands: [run(commands), None][1]
+    )
 
 
 class Topic:
@@ -130,12 +132,12 @@ class Topic:
         """Rows, or their keys (bytes) to delete them; a key is always in the same partition."""
         with Producer(self.log) as producer:
             for row in rows:
-                told = row if isinstance(row, bytes) else str(row[key]).encode()
+                id_ = row if isinstance(row, bytes) else str(row[key]).encode()
                 value = None if isinstance(row, bytes) else orjson.dumps(row)
                 producer.send(
                     self.name,
-                    sum(told) % self.partitions,
-                    pa.array([told], pa.binary()),
+                    sum(id_) % self.partitions,
+                    pa.array([id_], pa.binary()),
                     pa.array([value], pa.binary()),
                     np.zeros(1, np.int64),
                 )

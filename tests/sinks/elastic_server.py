@@ -46,11 +46,11 @@ class Elastic:
             case _, ["_doc", id_]:
                 return self._document(method, index, id_, parse_qs(parts.query), body)
         if method == "PUT":
-            told = orjson.loads(body)
+            definition = orjson.loads(body)
             if index in self.mappings:
                 return 400, {"error": "resource_already_exists_exception"}
-            self.mappings[index] = told["mappings"]
-            self.aliases |= dict.fromkeys(told.get("aliases", {}), index)
+            self.mappings[index] = definition["mappings"]
+            self.aliases |= dict.fromkeys(definition.get("aliases", {}), index)
         if index.endswith("*"):
             return 200, {one: {} for one in self.mappings if one.startswith(index[:-1])}
         there = index in self.mappings or index in self.aliases
@@ -63,8 +63,8 @@ class Elastic:
 
     def _change_aliases(self, actions: list[dict[str, Any]]) -> tuple[int, Any]:
         for action in actions:
-            [(what, told)] = action.items()
-            index, alias = told["index"], told.get("alias")
+            [(what, fields)] = action.items()
+            index, alias = fields["index"], fields.get("alias")
             if what == "add":
                 self.aliases[alias] = index
             elif what == "remove":
@@ -103,22 +103,22 @@ class Elastic:
         items = []
         failure = self.document_failures.pop(0) if self.document_failures else 0
         for line in lines:
-            [(op, told)] = orjson.loads(line).items()
+            [(op, metadata)] = orjson.loads(line).items()
             row = orjson.loads(next(lines)) if op == "index" else None
-            place = index, told["_id"]
+            place = index, metadata["_id"]
             if failure:
                 status = failure
-            elif told["version"] < self.versions.get(place, -1):
+            elif metadata["version"] < self.versions.get(place, -1):
                 status = 409
             elif row is not None and row.get("name") == "bad":
                 status = 400
             else:
-                self.versions[place] = told["version"]
+                self.versions[place] = metadata["version"]
                 status = 200
                 if row is None:
-                    self.documents.setdefault(index, {}).pop(told["_id"], None)
+                    self.documents.setdefault(index, {}).pop(metadata["_id"], None)
                 else:
-                    self.documents.setdefault(index, {})[told["_id"]] = {"_source": row}
+                    self.documents.setdefault(index, {})[metadata["_id"]] = {"_source": row}
             items.append({op: {"status": status, "error": {"type": "mapper_parsing_exception"}}})
         errors = any(one["status"] >= 400 for item in items for one in item.values())
         return {"errors": errors, "items": items}
@@ -135,8 +135,8 @@ def elastic_server() -> Iterator[Elastic]:
 
         def _any(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            status, told = elastic.answer(self.command, self.path, body)
-            text = orjson.dumps(told)
+            status, answer = elastic.answer(self.command, self.path, body)
+            text = orjson.dumps(answer)
             self.send_response(status)
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()

@@ -227,10 +227,14 @@ def _opensearch(url: str) -> Kind:
 def _iceberg(path: Path) -> Kind:
     catalogs = pytest.importorskip("pyiceberg.catalog", reason="pyiceberg is not installed")
     path /= "lake.iceberg"
-    told = {"type": "sql", "uri": f"sqlite:///{path / 'catalog.db'}", "warehouse": path.as_uri()}
+    properties = {
+        "type": "sql",
+        "uri": f"sqlite:///{path / 'catalog.db'}",
+        "warehouse": path.as_uri(),
+    }
 
     def rows() -> dict[int, str | None]:
-        with contextlib.closing(catalogs.load_catalog("penstock", **told)) as catalog:
+        with contextlib.closing(catalogs.load_catalog("penstock", **properties)) as catalog:
             found = catalog.load_table("shop.users").scan().to_arrow().to_pylist()
         assert len({one["id"] for one in found}) == len(found)
         return {one["id"]: one["name"] for one in found}

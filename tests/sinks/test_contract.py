@@ -293,9 +293,9 @@ def test_of_two_that_switch_at_once_one_does(tmp_path: Path, monkeypatch) -> Non
         target.close()
     move = one._move
 
-    def late(*told: Any, **more: Any) -> None:
+    def late(*arguments: Any, **more: Any) -> None:
         other.switch("sink", rows)
-        move(*told, **more)
+        move(*arguments, **more)
 
     monkeypatch.setattr(one, "_move", late)
     with pytest.raises(UserError, match="Rebuild it first"):

@@ -117,8 +117,8 @@ def test_who_has_written_waits_until_the_target_has_it(place, topic) -> None:
     with pytest.raises(LimitError, match="penstock sink status"):
         wait_for(topic.log, name, f"{topic.name}-{at}:1", timeout=0)
     with running(made(place, topic)):
-        told = ["wait", name, f"{topic.name}-{at}:1", "--wait", "60", "--broker", topic.log]
-        assert CliRunner().invoke(command, told).exit_code == 0
+        arguments = ["wait", name, f"{topic.name}-{at}:1", "--wait", "60", "--broker", topic.log]
+        assert CliRunner().invoke(command, arguments).exit_code == 0
         assert place.rows("SELECT name FROM users") == [("Ann",)]
     with pytest.raises(UserError, match="expected a position in one of the topics"):
         wait_for(topic.log, name, "other-0:1")
@@ -128,7 +128,7 @@ def test_who_has_written_waits_until_the_target_has_it(place, topic) -> None:
 def test_a_sink_that_is_ended_says_so(topic, tmp_path, number) -> None:
     """By Ctrl-C as by SIGTERM: it is stopped, and not silent."""
     topic.send({"id": 1, "name": "ann"})
-    told = [topic.name, str(tmp_path / "users.sqlite"), "--table", "users", "--schema", SCHEMA]
+    arguments = [topic.name, str(tmp_path / "users.sqlite"), "--table", "users", "--schema", SCHEMA]
 
     def end() -> None:
         name = f"{topic.name}.users"
@@ -140,7 +140,7 @@ def test_a_sink_that_is_ended_says_so(topic, tmp_path, number) -> None:
 
     thread = threading.Thread(target=end)
     thread.start()
-    done = CliRunner().invoke(command, [*told, "--broker", topic.log])
+    done = CliRunner().invoke(command, [*arguments, "--broker", topic.log])
     thread.join()
     assert done.exit_code == 0, done.output
     found = {s["phase"] for s in status(topic.log) if s["name"] == f"{topic.name}.users"}
@@ -228,10 +228,10 @@ def test_a_sink_that_waits_reports_meanwhile(place, topic, monkeypatch) -> None:
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 def test_batches_are_as_large_and_as_rare_as_it_is_told(place, log) -> None:
     """Records of a transaction are counted; between two writes, the rest waits, but not at the end."""
-    topic, told = Topic(log, 1), {"key": "id", "log": log}
+    topic, settings = Topic(log, 1), {"key": "id", "log": log}
 
     def sink(**more) -> Sink:
-        one = Sink(place.make(table="users"), topic.name, SCHEMA, **told, **more)
+        one = Sink(place.make(table="users"), topic.name, SCHEMA, **settings, **more)
         write = one.target.write
         one.target.write = lambda batch, offsets: (sizes.append(len(batch)), write(batch, offsets))
         return one
@@ -259,22 +259,24 @@ def test_commands_write_build_anew_and_put_back(topic, tmp_path) -> None:
     """A topic and a target are a run; the other commands take the same."""
     topic.send({"id": 1, "name": "ann"})
     path = str(tmp_path / "users.sqlite")
-    told = [topic.name, path, "--table", "users", "--schema", SCHEMA, "--key", "id"]
-    told += ["--broker", topic.log]
+    common = [topic.name, path, "--table", "users", "--schema", SCHEMA, "--key", "id"]
+    common += ["--broker", topic.log]
 
     def invoke(*arguments: str) -> str:
         done = CliRunner().invoke(command, [*arguments])
         assert done.exit_code == 0, done.output
         return done.output
 
-    assert "wrote 1 rows to users" in invoke(*told, "--once", "--pace", "9", "--batch-records", "5")
-    assert "rebuilt with 1 rows" in invoke("rebuild", *told)
-    assert "before the last rebuild" in invoke("rebuild", *told, "--back")
-    index = [topic.name, str(tmp_path / "users.tantivy"), *told[4:]]  # it has no table
+    assert "wrote 1 rows to users" in invoke(
+        *common, "--once", "--pace", "9", "--batch-records", "5"
+    )
+    assert "rebuilt with 1 rows" in invoke("rebuild", *common)
+    assert "before the last rebuild" in invoke("rebuild", *common, "--back")
+    index = [topic.name, str(tmp_path / "users.tantivy"), *common[4:]]  # it has no table
     assert "wrote 1 rows to tantivy" in invoke(*index, "--once")
     assert "pauses" in invoke("pause", f"{topic.name}.users", "--broker", topic.log)
     topic.send({"id": 2, "name": "bob"})
-    done = CliRunner().invoke(command, [*told, "--once"])  # it doesn't wait for that
+    done = CliRunner().invoke(command, [*common, "--once"])  # it doesn't wait for that
     assert (done.exit_code, "penstock sink resume" in done.output) == (1, True), done.output
     assert "continues" in invoke("resume", f"{topic.name}.users", "--broker", topic.log)
 

@@ -231,8 +231,8 @@ def test_secrets_are_taken_from_the_environment(topic, empty, monkeypatch) -> No
             assert "p:w" not in target.name
         monkeypatch.setenv("PENSTOCK_SINK_AUTHORIZATION", "Bearer abc")
         follow(from_address(one.url, ""), topic, name=f"bearer{topic.name}")
-        told = base64.b64encode("ann:p:w@/ü".encode()).decode()
-        assert one.authorizations == [None, f"Basic {told}", "Bearer abc"]
+        credentials = base64.b64encode("ann:p:w@/ü".encode()).decode()
+        assert one.authorizations == [None, f"Basic {credentials}", "Bearer abc"]
     empty.client.config_set("requirepass", "p:w@/ü")
     try:
         empty.client.auth("p:w@/ü")
@@ -267,7 +267,7 @@ def test_the_command_writes_to_a_cluster_with_tls_and_a_log_in(tmp_path, topic, 
     """The password is in the environment alone; a wrong one and an unknown authority are said."""
     _, files, _ = certificates(tmp_path)
     Users(tmp_path / "data").add("ann", SECRET)
-    told = [sys.executable, "-m", "penstock.cli", "sink", topic.name]
+    command = [sys.executable, "-m", "penstock.cli", "sink", topic.name]
     rest = ["--table", "users", "--schema", SCHEMA, "--key", "id", "--broker", topic.log, "--once"]
     topic.send({"id": 1, "name": "ann"}, {"id": 2, "name": "bob"})
     with BrokerProcess(
@@ -280,7 +280,7 @@ def test_the_command_writes_to_a_cluster_with_tls_and_a_log_in(tmp_path, topic, 
         def run(password: str) -> subprocess.CompletedProcess[str]:
             environment = {**os.environ, variable: password}
             return subprocess.run(
-                [*told, address, *rest],
+                [*command, address, *rest],
                 capture_output=True,
                 text=True,
                 env=environment,

@@ -52,8 +52,12 @@ def follow(path, topic, schema=SCHEMA, key="id", table="shop.users"):
 
 def read(path, table="shop.users"):
     """The table's rows."""
-    told = {"type": "sql", "uri": f"sqlite:///{path / 'catalog.db'}", "warehouse": path.as_uri()}
-    catalog = catalogs.load_catalog("penstock", **told)
+    properties = {
+        "type": "sql",
+        "uri": f"sqlite:///{path / 'catalog.db'}",
+        "warehouse": path.as_uri(),
+    }
+    catalog = catalogs.load_catalog("penstock", **properties)
     try:
         return catalog.load_table(table).scan().to_arrow()
     finally:

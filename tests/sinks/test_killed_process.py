@@ -92,11 +92,11 @@ def test_every_target_equals_the_topic_after_kills(
     with hook() as web:
         names = ["mysql", "sqlite", "duckdb", "redis", "tantivy", "elastic", "delta", "parquet"]
         found = {n: kinds.kind(n, request, tmp_path) for n in names} | {"http": web}
-        told = orjson.dumps([topic.name, topic.log, [(k.address, k.table) for k in found.values()]])
+        job = orjson.dumps([topic.name, topic.log, [(k.address, k.table) for k in found.values()]])
         servers = [request.getfixturevalue(one) for one in ("cache", "mysql_server")]
         for kill in range(KILLS):
             process = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, told],
+                [sys.executable, "-c", PROGRAM, job],
                 env={**os.environ, "PYTHONWARNINGS": "ignore"},
                 stdout=subprocess.PIPE,
             )

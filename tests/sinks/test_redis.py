@@ -13,9 +13,9 @@ from penstock.sinks._targets.contract import Rows
 SCHEMA = "id BIGINT NOT NULL, name STRING, amount DECIMAL(10, 2), at TIMESTAMP, tags ARRAY<STRING>"
 
 
-def follow(server, topic, schema=SCHEMA, key="id", **told):
+def follow(server, topic, schema=SCHEMA, key="id", **settings):
     """Follows until everything was written."""
-    target = redis(server.url, **{"table": "users", **told})
+    target = redis(server.url, **{"table": "users", **settings})
     sink = Sink(target, topic.name, schema, key=key, log=topic.log)
     return sink.run(until=lambda done: done.lag == 0)
 
@@ -97,9 +97,9 @@ def test_of_two_that_switch_keys_at_once_one_does(empty, monkeypatch) -> None:
     empty.client.set("users__new:1", "ann")
     rename = one._rename
 
-    def late(*told) -> None:
+    def late(*arguments) -> None:
         other.switch("users", rows)
-        rename(*told)
+        rename(*arguments)
 
     monkeypatch.setattr(one, "_rename", late)
     with pytest.raises(UserError, match="Rebuild it first"):

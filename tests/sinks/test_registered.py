@@ -55,8 +55,8 @@ def written(url: str, topic: str, format_: str, rows: list[dict[str, Any]]) -> l
             "avro": (AvroSerializer, (client, AVRO)),
             "json-schema": (JSONSerializer, (JSON, client)),
         }
-        serializer, told = made[format_]
-        return [serializer(*told)(row, context) for row in rows]
+        serializer, arguments = made[format_]
+        return [serializer(*arguments)(row, context) for row in rows]
 
 
 def send(topic: Topic, keys: list[bytes], values: list[bytes | None]) -> None:
@@ -82,12 +82,12 @@ def test_rows_are_read_by_their_schemas(
     unknown = b"\x00\x00\x01\x86\x9f" + values[0][5:]
     send(topic, [b"1", b"2", b"1", b"2", b"3"], [*values, None, unknown])
     target = sqlite(tmp_path / "t.db", table="users")
-    told: Any = {"key": "id", "log": topic.log, "format": format_, "registry": registry.url}
-    sink = Sink(target, topic.name, SCHEMA, **told)
+    settings: Any = {"key": "id", "log": topic.log, "format": format_, "registry": registry.url}
+    sink = Sink(target, topic.name, SCHEMA, **settings)
     done = sink.run(until=lambda done: done.lag == 0)
     assert rows(tmp_path / "t.db") == [(1, "Ann")]
     assert done.dead == 1
-    rebuild(Sink(sqlite(tmp_path / "t.db", table="users"), topic.name, SCHEMA, **told))
+    rebuild(Sink(sqlite(tmp_path / "t.db", table="users"), topic.name, SCHEMA, **settings))
     assert rows(tmp_path / "t.db") == rows(tmp_path / "t.db", "users__old") == [(1, "Ann")]
 
 
@@ -114,8 +114,8 @@ def test_a_registry_that_is_away_is_waited_for(
     port = int(registry.url.rpartition(":")[2])
     registry.close()
     target = sqlite(tmp_path / "t.db", table="users")
-    told: Any = {"key": "id", "log": topic.log, "format": "avro", "registry": registry.url}
-    sink = Sink(target, topic.name, SCHEMA, **told)
+    settings: Any = {"key": "id", "log": topic.log, "format": "avro", "registry": registry.url}
+    sink = Sink(target, topic.name, SCHEMA, **settings)
     done = sink.run(until=lambda done: done.retries > 1)
     assert (
         "expected the schema registry" in done.trouble
@@ -124,18 +124,18 @@ def test_a_registry_that_is_away_is_waited_for(
     assert (done.dead, done.upserts) == (0, 0)
     again = RegistryServer(topic.log, port=port)
     try:
-        Sink(target, topic.name, SCHEMA, **told).run(until=lambda done: done.lag == 0)
+        Sink(target, topic.name, SCHEMA, **settings).run(until=lambda done: done.lag == 0)
     finally:
         again.close()
     assert rows(tmp_path / "t.db") == [(1, "a")]
 
 
 @pytest.mark.parametrize(
-    "told",
+    "settings",
     [{"format": "avro"}, {"registry": "http://x"}, {"format": "maxwell", "registry": "http://x"}],
 )
-def test_a_registry_goes_with_its_formats(topic: Topic, tmp_path: Path, told: Any) -> None:
+def test_a_registry_goes_with_its_formats(topic: Topic, tmp_path: Path, settings: Any) -> None:
     """One without the other is an error that says which go together."""
     target = sqlite(tmp_path / "t.db", table="users")
     with pytest.raises(UserError, match=r"expected registry=.* with format='avro'"):
-        Sink(target, topic.name, SCHEMA, key="id", **told)
+        Sink(target, topic.name, SCHEMA, key="id", **settings)

@@ -136,9 +136,9 @@ def test_a_process_that_hangs_in_a_transaction_holds_up_no_other_for_long(
     hangs.open("sink", rows)
     load = hangs.load
 
-    def hang(*told) -> None:
+    def hang(*arguments) -> None:
         other.open("sink", rows)
-        load(*told)
+        load(*arguments)
 
     hangs.load = hang
     with pytest.raises(hangs.passing):
@@ -211,14 +211,14 @@ def test_appended_rows_beside_a_refused_one_are_there_once_after_a_kill(
     monkeypatch.setattr(_sink, "SORTED_MAX", 3)
     place.execute("CREATE TABLE users (id BIGINT CHECK (id <> 14))")
     topic.send(*({"id": 2 * i} for i in range(10)))
-    told = (topic.name, "id BIGINT NOT NULL")
-    sink = Sink(place.make(table="users"), *told, log=topic.log)
+    source = (topic.name, "id BIGINT NOT NULL")
+    sink = Sink(place.make(table="users"), *source, log=topic.log)
     written = []
 
     def killed_behind(write):
-        def killed(*told):
-            made = write(*told)
-            written.append(told)
+        def killed(*arguments):
+            made = write(*arguments)
+            written.append(arguments)
             if len(written) == killed_at:
                 raise KeyboardInterrupt
             return made

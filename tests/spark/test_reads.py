@@ -241,9 +241,9 @@ def test_a_topic_is_read_between_offsets_and_times(session: Any, broker: BrokerP
     assert raw.columns == ["partition", "offset", "timestamp", "key", "headers", "value"]
     assert raw.count() == 40
     parsed = read.option("values", "n BIGINT").load()
-    told = sorted((r["partition"], r["offset"], r["n"]) for r in rows_of(parsed))
+    read_rows = sorted((r["partition"], r["offset"], r["n"]) for r in rows_of(parsed))
     every = [(p, i, 2 * i + p) for p in (0, 1) for i in range(20) if i != 3]
-    assert told == every
+    assert read_rows == every
     some = parsed.select("n")
     assert rows_of(some.where("n < 10")) == [{"n": n} for n in (0, 1, 2, 3, 4, 5, 8, 9)]
     cut = read.options(values="n BIGINT", start=5, end="2026-01-01T00:00:00.010Z").load()
@@ -296,10 +296,10 @@ def test_spark_reads_bloom_filters(session: Any, type_: str, java: str, values: 
     theirs.writeTo(written)
     assert bytes(written.toByteArray()) == made
     others = [one + 2**50 if java == "Long" else one + "?" for one in values[:300]]
-    told = [ours.mightContain(one) for one in others]
+    matches = [ours.mightContain(one) for one in others]
     asked = f"SELECT might_contain(?::BLOB, x) FROM (SELECT unnest(?::{type_}[]) AS x)"
-    assert [found for (found,) in con.execute(asked, [made, others]).fetchall()] == told
-    assert 0 < sum(told) < 30
+    assert [found for (found,) in con.execute(asked, [made, others]).fetchall()] == matches
+    assert 0 < sum(matches) < 30
 
 
 def _sparks(session: Any, made: bytes) -> Any:

@@ -126,15 +126,15 @@ def test_changes_have_every_type(tmp_path: Path) -> None:
     changes = read(stream, first, stream.latestOffset(first, streaming.ReadAllAvailable()))
     after = Views(directory).table("every").to_pylist()
 
-    def told(rows: list[Any]) -> list[str]:
+    def texts(rows: list[Any]) -> list[str]:
         kept = [{name: row[name] for name in row if not name.startswith("_")} for row in rows]
         return sorted(map(repr, kept))
 
-    assert told(seen) == told(before)
-    assert told([one for one in changes if one["_change_type"] == "delete"]) == told(
+    assert texts(seen) == texts(before)
+    assert texts([one for one in changes if one["_change_type"] == "delete"]) == texts(
         [one for one in before if one["id"] == 4]
     )
-    assert told([one for one in changes if one["_change_type"] == "insert"]) == told(
+    assert texts([one for one in changes if one["_change_type"] == "insert"]) == texts(
         [one for one in after if one["id"] == 4]
     )
 

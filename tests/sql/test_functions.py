@@ -28,14 +28,14 @@ def test_macros_are_what_they_expand_to() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("call", "message"),
     [
         ("list(ago(INTERVAL 1 DAY))", r"found ago\(\). It reads the clock"),
         ("list(pg_conf_load_time())", "reads the clock"),
         ("reservoir_quantile(v, 0.5)", "use approx_quantile or quantile_cont"),
     ],
 )
-def test_what_differs_from_time_to_time_is_refused(call: str, told: str) -> None:
+def test_what_differs_from_time_to_time_is_refused(call: str, message: str) -> None:
     """Within aggregates and macros too, where DuckDB computes the group."""
-    with pytest.raises(SchemaError, match=told):
+    with pytest.raises(SchemaError, match=message):
         flow().view("q", sql=f"SELECT k, {call} AS c FROM t GROUP BY k")

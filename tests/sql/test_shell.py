@@ -111,7 +111,7 @@ def test_statements_come_from_arguments_and_from_a_file(directory: Path) -> None
 
 def test_a_mistake_is_pointed_at(shell: Shell) -> None:
     """The line and a caret: of what can't be read, and of a column that there isn't."""
-    for query, told in (
+    for query, message in (
         ("SELECT n +* 3\nFROM per_user;", "LINE 1: SELECT n +* 3\n" + " " * 20 + "^"),
         ("SELECT n,\n\tmss FROM per_user;", "LINE 2: \tmss FROM per_user\n        \t^^^"),
         ("SELECT n\nFROM per_user GROUP;", "LINE 2: FROM per_user GROUP"),
@@ -119,7 +119,7 @@ def test_a_mistake_is_pointed_at(shell: Shell) -> None:
     ):
         with pytest.raises(QueryError) as error:
             said(shell, *query.splitlines())
-        assert told in str(error.value)
+        assert message in str(error.value)
 
 
 def test_a_view_is_followed_until_ctrl_c(tmp_path: Path) -> None:

@@ -309,8 +309,8 @@ def await_open_transaction(address: str, job: Jobs, into: str, checkpoint: Path 
     """Until a checkpoint after the one given is complete and more has been written since."""
 
     def moved() -> bool:
-        if told := job.ended():
-            raise AssertionError(f"expected the job to run on, found {told[-1500:]}")
+        if output := job.ended():
+            raise AssertionError(f"expected the job to run on, found {output[-1500:]}")
         return last_checkpoint(into) not in (None, checkpoint)
 
     wait(moved, "a new checkpoint", JOB_S_MAX)
@@ -327,8 +327,8 @@ def compare(address: str, job: Jobs, into: str, written: list[str]) -> None:
     wanted = sorted(written)
 
     def complete() -> bool:
-        if told := job.ended():
-            raise AssertionError(f"expected the job to run on, found {told[-1500:]}")
+        if output := job.ended():
+            raise AssertionError(f"expected the job to run on, found {output[-1500:]}")
         return set(committed_values(address, into)) >= set(wanted)
 
     wait(complete, f"{len(wanted)} records", JOB_S_MAX)

@@ -151,10 +151,10 @@ def main() -> None:
     os.environ.setdefault("JAVA_HOME", str(launcher.resolve().parent.parent))
     for line in sys.stdin:
         try:
-            told = carry_out(json.loads(line))
+            result = carry_out(json.loads(line))
         except Exception as error:
-            told = {"error": f"{type(error).__name__}: {error}"}
-        print(RESULT + json.dumps(told), flush=True)
+            result = {"error": f"{type(error).__name__}: {error}"}
+        print(RESULT + json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

@@ -250,10 +250,10 @@ def read_decoded_values(address: str) -> None:
     covered(address, topic)
     rows = sql("SELECT * FROM {table}", table=table)
     expect("rows", by_place(rows), by_place([event_row(one) for one in sent if is_good(one)]))
-    told = sql("SELECT * FROM {table}_dead_letters", table=table)
+    dead = sql("SELECT * FROM {table}_dead_letters", table=table)
     letters = [[*own_columns(one)[:4], one["value"].hex()] for one in sent if not is_good(one)]
-    expect("dead letters", by_place([row[:5] for row in told]), by_place(letters))
-    expect("letters without a reason", [row for row in told if not row[5]], [])
+    expect("dead letters", by_place([row[:5] for row in dead]), by_place(letters))
+    expect("letters without a reason", [row for row in dead if not row[5]], [])
 
 
 def filter_and_prune(address: str) -> None:
@@ -362,7 +362,7 @@ def aggregates_agree(address: str) -> None:
     files = [task.file.file_path.removeprefix("file://") for task in opened.scan().plan_files()]
     scanned = opened.scan().to_arrow()
     history = ps.History(topic, uri(), address).arrow()
-    told = {
+    results = {
         "Spark": sql(
             query.replace('"', "`").format(ms="unix_millis(at)", table=f"penstock.{table}")
         )
@@ -371,10 +371,10 @@ def aggregates_agree(address: str) -> None:
         for name, rows in {"pyiceberg": scanned, "ps.History": history}.items():
             connection.register("rows", rows)
             text = query.format(ms='epoch_ms("at")', table="rows")
-            told[name] = [list(row) for row in connection.execute(text).fetchall()]
+            results[name] = [list(row) for row in connection.execute(text).fetchall()]
         text = query.format(ms='epoch_ms("at")', table="read_parquet($1)")
-        told["DuckDB"] = [list(row) for row in connection.execute(text, [files]).fetchall()]
-    for name, rows in told.items():
+        results["DuckDB"] = [list(row) for row in connection.execute(text, [files]).fetchall()]
+    for name, rows in results.items():
         expect(name, {small: tuple(rest) for small, *rest in rows}, produced)
     expect("a sum of doubles", math.isfinite(sum(one["ms"] or 0 for one in good)), True)
 
@@ -475,11 +475,13 @@ def deleted_by_spark(address: str) -> None:
     expect("history", by_place([list(row.values()) for row in found]), [row[:2] for row in wanted])
     session = start_session("suite", None, _folder / "own-spark", cores=2)
     try:
-        told = history.spark(session, places).collect()
+        collected = history.spark(session, places).collect()
     finally:
         session.stop()
     expect(
-        "Penstock's own Spark", by_place([list(row) for row in told]), [row[:2] for row in wanted]
+        "Penstock's own Spark",
+        by_place([list(row) for row in collected]),
+        [row[:2] for row in wanted],
     )
 
 

@@ -47,16 +47,16 @@ class Jobs:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log,
             text=True, start_new_session=True, env={**mine, **(env or {})},
         )  # fmt: skip
-        self._told: queue.Queue[str] = queue.Queue()
+        self._results: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
         for line in self._process.stdout or ():
             if line.startswith(RESULT):
-                self._told.put(line.removeprefix(RESULT))
+                self._results.put(line.removeprefix(RESULT))
             else:
                 print(line, end="", file=self._log, flush=True)
-        self._told.put('{"error": "its process ended"}')
+        self._results.put('{"error": "its process ended"}')
 
     def begin(self, **job: Any) -> None:
         """Sends a job."""
@@ -65,18 +65,18 @@ class Jobs:
 
     def ended(self) -> str | None:
         """What a job has told that should run on, if it ended."""
-        return None if self._told.empty() else self._told.get()
+        return None if self._results.empty() else self._results.get()
 
     def result(self) -> dict[str, Any]:
         """What the job tells at its end."""
         try:
-            told = json.loads(self._told.get(timeout=self._job_s_max))
+            result = json.loads(self._results.get(timeout=self._job_s_max))
         except queue.Empty:
             raise AssertionError(f"expected the job's end within {self._job_s_max:g} s") from None
-        if "error" in told:
-            why = told["error"][-ERROR_CHARACTERS_MAX:]
+        if "error" in result:
+            why = result["error"][-ERROR_CHARACTERS_MAX:]
             raise AssertionError(f"expected the job to end well, found {why}")
-        return dict(told)
+        return dict(result)
 
     def kill(self) -> None:
         """Ends the process and its JVM at once."""

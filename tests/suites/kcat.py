@@ -132,8 +132,8 @@ def offsets(address: str) -> None:
     expect("-o -3", consume(address, topic, *one, "-3"), ["17", "18", "19"])
     expect("-o end", consume(address, topic, *one, "end"), [])
     expect("-o beginning -c 2", consume(address, topic, *one, "beginning", "-c", "2"), ["0", "1"])
-    told = kcat(address, "-C", "-e", "-t", topic, "-p", "0", "-o", "end")
-    expect("end of partition in what it tells", "Reached end of topic" in told, True)
+    output = kcat(address, "-C", "-e", "-t", topic, "-p", "0", "-o", "end")
+    expect("end of partition in what it tells", "Reached end of topic" in output, True)
 
 
 def beyond_the_end(address: str) -> None:
@@ -144,8 +144,8 @@ def beyond_the_end(address: str) -> None:
     reset = ("-X", "topic.auto.offset.reset=earliest")
     expect("reset to earliest", consume(address, topic, *far, *reset), ["a", "b"])
     refused = ("-X", "topic.auto.offset.reset=error")
-    told = kcat(address, "-C", "-e", "-t", topic, *far, *refused, status=1)
-    expect("out of range in what it tells", "out of range" in told.lower(), True)
+    output = kcat(address, "-C", "-e", "-t", topic, *far, *refused, status=1)
+    expect("out of range in what it tells", "out of range" in output.lower(), True)
 
 
 def times(address: str) -> None:
@@ -161,17 +161,17 @@ def times(address: str) -> None:
     expect("until", consume(address, topic, "-p", "0", "-o", "s@0", "-o", f"e@{between}"), early)
     asked = {between: 2, 0: 0, between + 3_600_000: -1, -1: 5, -2: 0}
     for timestamp, offset in asked.items():
-        told = kcat(address, "-Q", "-t", f"{topic}:0:{timestamp}")
+        output = kcat(address, "-Q", "-t", f"{topic}:0:{timestamp}")
         # librdkafka tells the end (-1) for a time after all messages
-        expect(f"-Q {timestamp}", told.strip(), f"{topic} [0] offset {offset}")
+        expect(f"-Q {timestamp}", output.strip(), f"{topic} [0] offset {offset}")
 
 
 def json_envelope(address: str) -> None:
     """`-J` has where a message lies, when it was written, its headers and nulls."""
     topic = create_topic(address, "kcat-json", 1)
     produce(address, topic, ["k:v", "gone:"], "-K:", "-Z", "-H", "a=1")
-    told = kcat(address, "-C", "-q", "-e", "-J", "-t", topic).splitlines()
-    found = [json.loads(one) for one in told]
+    lines = kcat(address, "-C", "-q", "-e", "-J", "-t", topic).splitlines()
+    found = [json.loads(one) for one in lines]
     expect("places", [(one["topic"], one["partition"], one["offset"]) for one in found],
            [(topic, 0, 0), (topic, 0, 1)])  # fmt: skip
     expect("kind of time", {one["tstype"] for one in found}, {"create"})
@@ -203,9 +203,9 @@ def packed(address: str) -> None:
 def metadata(address: str) -> None:
     """`-L` lists brokers, topics and partitions, in words and in JSON; an unknown topic has an error."""
     topic = create_topic(address, "kcat-metadata", 3)
-    told = kcat(address, "-L")
-    expect("brokers in what it tells", "1 brokers:" in told, True)
-    expect("partitions in what it tells", f'topic "{topic}" with 3 partitions:' in told, True)
+    output = kcat(address, "-L")
+    expect("brokers in what it tells", "1 brokers:" in output, True)
+    expect("partitions in what it tells", f'topic "{topic}" with 3 partitions:' in output, True)
     found = json.loads(kcat(address, "-L", "-J", "-t", topic))
     (described,) = found["topics"]
     expect("partitions", [one["partition"] for one in described["partitions"]], [0, 1, 2])
@@ -261,21 +261,21 @@ def group_of_two(address: str) -> None:
 class Member:
     """A kcat in a group that runs on; its output is in files."""
 
-    def __init__(self, process: subprocess.Popen[str], said: Path, told: Path) -> None:
-        self.process, self.said, self.told = process, said, told
+    def __init__(self, process: subprocess.Popen[str], output: Path, errors: Path) -> None:
+        self.process, self.output, self.errors = process, output, errors
 
 
 @contextlib.contextmanager
 def member(address: str, group: str, topic: str) -> Iterator[Member]:
     """A member of a group, for as long as the block."""
     with tempfile.TemporaryDirectory() as folder:
-        said, told = Path(folder, "out"), Path(folder, "err")
+        output, errors = Path(folder, "out"), Path(folder, "err")
         command = ["kcat", "-b", address, "-u", "-G", group, *GROUP_QUICK]
         command += ["-X", "auto.offset.reset=earliest", topic]
-        with said.open("w") as out, told.open("w") as err:
+        with output.open("w") as out, errors.open("w") as err:
             process = subprocess.Popen(command, stdout=out, stderr=err, text=True)
         try:
-            yield Member(process, said, told)
+            yield Member(process, output, errors)
         finally:
             process.kill()
             process.wait()
@@ -283,7 +283,7 @@ def member(address: str, group: str, topic: str) -> Iterator[Member]:
 
 def assigned(one: Member) -> set[int]:
     """The partitions that a member says it has."""
-    lines = [line for line in one.told.read_text().splitlines() if "rebalanced" in line]
+    lines = [line for line in one.errors.read_text().splitlines() if "rebalanced" in line]
     last = lines[-1] if lines else ""
     if ": assigned: " not in last:
         return set()
@@ -294,7 +294,7 @@ def assigned(one: Member) -> set[int]:
 
 def messages(one: Member) -> list[str]:
     """What a member has read."""
-    return one.said.read_text().splitlines()
+    return one.output.read_text().splitlines()
 
 
 @contextlib.contextmanager

@@ -141,8 +141,10 @@ def batch_all(address: str) -> None:
     expect("key and value", (bytes(found.key), bytes(found.value)), (b"key of row 1", b"row 1"))
     expect("place", (found.topic, found.partition, found.offset), (topic, 1, 0))
     expect("kind of time", found.timestampType, 0)
-    told = [(one.key, None if one.value is None else bytes(one.value)) for one in found.headers]
-    expect("headers", told, headers)
+    found_headers = [
+        (one.key, None if one.value is None else bytes(one.value)) for one in found.headers
+    ]
+    expect("headers", found_headers, headers)
 
 
 def batch_offsets(address: str) -> None:

@@ -59,8 +59,8 @@ def test_peer(peer: str, script: str, scenario: str) -> None:
 def test_the_documents_settings_are_those_of_the_suite() -> None:
     """What docs/tiering.md tells Spark of Iceberg and the catalog is what the suite was run with."""
     text = (suite.ROOT / "docs" / "tiering.md").read_text()
-    told = dict(re.findall(r"--conf ([^=\s]+)=(\S+)", text))
-    assert told == iceberg_spark_job.settings("/srv/catalog.db", "file:///srv/warehouse")
+    documented = dict(re.findall(r"--conf ([^=\s]+)=(\S+)", text))
+    assert documented == iceberg_spark_job.settings("/srv/catalog.db", "file:///srv/warehouse")
     pom = suite.cache.pom("iceberg").read_text()
     jars = re.findall(r"Id>(.*)</artifactId>\s*<version>(.*)</version>", pom)
     (packages,) = re.findall(r"--packages (\S+)", text)

@@ -63,10 +63,10 @@ def write_connections(log: Log) -> None:
             ("clicks.visits", "following", ""),
             ("clicks.archive", "failed", "the table has no column ms"),
         ):
-            told = {"phase": phase, "trouble": trouble, "since_ms": now_ms - 9_000}
-            told |= {"target": "visits.sqlite", "upserts": 60, "deletes": 3, "dead": 0}
-            told |= {"at_ms": now_ms + 3_600_000}
-            client.commit(f"penstock.sink.{name}", {("clicks", 0): 40}, json.dumps(told))
+            report = {"phase": phase, "trouble": trouble, "since_ms": now_ms - 9_000}
+            report |= {"target": "visits.sqlite", "upserts": 60, "deletes": 3, "dead": 0}
+            report |= {"at_ms": now_ms + 3_600_000}
+            client.commit(f"penstock.sink.{name}", {("clicks", 0): 40}, json.dumps(report))
         compact = {"cleanup.policy": "compact"}
         for topic in ("shop.capture", "shop.capture.control", "shop.public.users"):
             client.create_topic(topic, 1, compact)

@@ -42,15 +42,15 @@ class Program:
         self, state: State, more: Callable[[dict[str, Any]], bool] = lambda _: True
     ) -> dict[str, Any]:
         """Waits until it says so."""
-        told: list[dict[str, Any]] = []
+        statuses: list[dict[str, Any]] = []
 
         def asked() -> bool:
-            told[:] = [self.status()]
-            return told[0]["state"]["name"] == state.value and more(told[0])
+            statuses[:] = [self.status()]
+            return statuses[0]["state"]["name"] == state.value and more(statuses[0])
 
-        what = lambda: f"{state}, found {told}; {self.log.read_text()[-2_000:]}"  # noqa: E731
+        what = lambda: f"{state}, found {statuses}; {self.log.read_text()[-2_000:]}"  # noqa: E731
         wait_until(asked, what, patience_s=SPARK_PATIENCE_S)
-        return told[0]
+        return statuses[0]
 
     def engine(self) -> list[psutil.Process]:
         """The JVM, and all that it has started."""

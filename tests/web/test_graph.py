@@ -73,7 +73,7 @@ def test_prometheus_gets_every_node_with_its_names(pipeline: Any) -> None:
 
 def test_prometheus_gets_the_programs_sinks() -> None:
     """The same metrics as those of a sink that runs alone."""
-    told = metrics_text(
+    text = metrics_text(
         Pipeline(version=1, facts=replace(WELL, sinks=SINKS)).board.status()
     ).decode()
     for line in (
@@ -84,7 +84,7 @@ def test_prometheus_gets_the_programs_sinks() -> None:
         'penstock_sink_dead_letters_total{sink="users"} 2.0',
         'penstock_sink_state{sink="orders",state="waiting"} 1.0',
     ):
-        assert line in told
+        assert line in text
 
 
 @pytest.mark.parametrize("phase", ["failed", "stopped"])
@@ -95,9 +95,9 @@ def test_a_sink_that_has_ended_has_no_lag_of_now(phase) -> None:
     one = board.status()["sinks"]["orders"]
     assert (one["lag"], one["progress"], one["behind_ms"]) == (None, None, None)
     assert one["dead"] == SINKS["orders"]["dead"]
-    told = metrics_text(board.status()).decode()
-    assert 'penstock_sink_lag_records{sink="orders"}' not in told
-    assert f'penstock_sink_state{{sink="orders",state="{phase}"}} 1.0' in told
+    text = metrics_text(board.status()).decode()
+    assert 'penstock_sink_lag_records{sink="orders"}' not in text
+    assert f'penstock_sink_state{{sink="orders",state="{phase}"}} 1.0' in text
 
 
 def test_the_slowest_operator_is_named_unless_nothing_is_slow(pipeline: Any) -> None:

@@ -21,7 +21,7 @@ UNREACHABLE, STARTING = State.LOG_UNREACHABLE, State.STARTING
 
 
 @pytest.mark.parametrize(
-    ("changes", "state", "since_us", "told"),
+    ("changes", "state", "since_us", "part"),
     [
         ({}, State.LIVE, NOW - 500 * S, ""),
         ({"read_us": AGO_100, **ABREAST}, State.WAITING, AGO_100, "clicks"),
@@ -57,11 +57,11 @@ UNREACHABLE, STARTING = State.LOG_UNREACHABLE, State.STARTING
         ({"said_us": AGO_100}, State.STALLED, AGO_100, "kill -CONT 7"),
     ],
 )  # fmt: skip
-def test_each_state(changes: dict[str, Any], state: State, since_us: int, told: str) -> None:
+def test_each_state(changes: dict[str, Any], state: State, since_us: int, part: str) -> None:
     """A state comes with since when it is so, why, and what to do."""
     health = judge(replace(WELL, **changes), NOW)
     assert (health.state, health.since_us) == (state, since_us)
-    assert told in f"{health.reason} {health.advice}"
+    assert part in f"{health.reason} {health.advice}"
     assert health.reason
     assert health.advice or state in {State.LIVE, State.STARTING, State.STOPPING, State.WAITING}
 

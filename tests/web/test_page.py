@@ -274,10 +274,10 @@ def test_the_state_is_reported_with_what_to_do(browser: Any, views: Any, width: 
             late = {"clicks": 25_000}
             pipeline.facts = replace(WELL, looked_us=ago, lag=late, behind_us=ago, sinks=SINKS)
             page.wait_for_selector("#health.bad")
-            told = page.inner_text("#health")
-            assert told.startswith("stalled since 2025-12-31 23:58:20 UTC (1 min 4")
-            assert "25,000 records wait in the log" in told
-            assert "Committed data is safe" in told
+            health = page.inner_text("#health")
+            assert health.startswith("stalled since 2025-12-31 23:58:20 UTC (1 min 4")
+            assert "25,000 records wait in the log" in health
+            assert "Committed data is safe" in health
             assert page.evaluate("document.documentElement.scrollWidth") <= width
             assert "25,000" in page.inner_text("#topics")
             users, orders = page.locator("#sinks tr").all_inner_texts()[1:]

@@ -76,8 +76,8 @@ def running(
     if not held:
         gate(folder).touch()
     port = free_port()
-    told = ("shop.penstock", broker.address, str(port), str(gate(folder)), *views)
-    program = Program(folder, str(PROGRAM), *told, port=port)
+    arguments = ("shop.penstock", broker.address, str(port), str(gate(folder)), *views)
+    program = Program(folder, str(PROGRAM), *arguments, port=port)
     try:
         yield program
     finally:

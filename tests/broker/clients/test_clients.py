@@ -253,20 +253,20 @@ def test_the_records_at_fault_are_reported(address: str, admin: AdminClient) -> 
     """With librdkafka, each record: those without a key, and those that were only beside them."""
     topic = NewTopic("keyed-records", 1, 1, config={"cleanup.policy": "compact"})
     admin.create_topics([topic])["keyed-records"].result(PATIENCE_S)
-    told: dict[bytes, Any] = {}
+    codes: dict[bytes, Any] = {}
     client = Producer({"bootstrap.servers": address, "linger.ms": 60_000, "batch.num.messages": 4})
     for key in (b"a", None, b"c", None):
         client.produce(
             "keyed-records",
             b"beside" if key else b"keyless",
             key,
-            on_delivery=lambda error, one: told.setdefault(one.value(), error.code()),
+            on_delivery=lambda error, one: codes.setdefault(one.value(), error.code()),
         )
     # No flush: it may send what is there so far, and one record at fault is told of all beside it.
     deadline = time.monotonic() + PATIENCE_S
-    while len(told) < 2 and time.monotonic() < deadline:
+    while len(codes) < 2 and time.monotonic() < deadline:
         client.poll(0.1)
-    assert told == {
+    assert codes == {
         b"keyless": KafkaError.INVALID_RECORD,
         b"beside": KafkaError._INVALID_DIFFERENT_RECORD,
     }

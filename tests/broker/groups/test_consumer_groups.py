@@ -122,13 +122,13 @@ def test_partitions_are_given_up_before_they_are_given_on() -> None:
     b.beat()
     assert b.numbers == []
     before = a.owned
-    told = parts(host.beat("a", a.epoch))
-    assert len(told) == 2
+    remaining = parts(host.beat("a", a.epoch))
+    assert len(remaining) == 2
     host.beat("a", a.epoch, owned=before)  # it still works on the last records
     b.beat()
     assert b.numbers == []
     assert host.state is ConsumerGroupState.RECONCILING
-    a.owned = told
+    a.owned = remaining
     a.beat()
     b.beat()
     assert sorted(a.numbers + b.numbers) == [0, 1, 2, 3]

@@ -80,8 +80,8 @@ def downgrade(side: Side) -> dict[str, Answer]:
     crowd.members = [classic]
     bye = beat(side, crowd, modern, 1, epoch=GONE)
     codes = [one[2]["error_code"] for one in found["said"].values() if one[1] != "alive"]
-    told = {"hello": hello["error_code"], "codes": codes, "bye": bye["error_code"]}
-    return {**told, **states(look(side, crowd, whole=True))}
+    answers = {"hello": hello["error_code"], "codes": codes, "bye": bye["error_code"]}
+    return {**answers, **states(look(side, crowd, whole=True))}
 
 
 def states(found: dict[str, Any]) -> dict[str, Answer]:

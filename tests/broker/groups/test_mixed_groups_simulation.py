@@ -384,8 +384,8 @@ def test_what_is_being_given_up_is_nobody_elses_in_an_upgrade() -> None:
         return fields
 
     def sync(generation: int, given: frozenset[Named]) -> frozenset[Named]:
-        told = Sync("g", generation, "c-1", None, {"c-1": Assignment(given).to_bytes()})
-        (reply,) = mixed.sync(0, "token", told)
+        request = Sync("g", generation, "c-1", None, {"c-1": Assignment(given).to_bytes()})
+        (reply,) = mixed.sync(0, "token", request)
         return read_assignment(reply.fields["assignment"]).parts
 
     def newcomer(epoch: int) -> list[int]:

@@ -50,8 +50,12 @@ def is_written_default(mine: Any, its: Any) -> bool:
     """A default of ours that Kafka's cluster (source 3) was told once more, and its properties (4) have."""
     if isinstance(mine, int):
         return (mine, its) == (5, 3)
-    told, said = ({"name": "min.insync.replicas", "value": "1", "source": n} for n in (3, 4))
-    return told in its and [one for one in its if one not in (told, said)] == mine
+    broker_wide, from_file = (
+        {"name": "min.insync.replicas", "value": "1", "source": n} for n in (3, 4)
+    )
+    return (
+        broker_wide in its and [one for one in its if one not in (broker_wide, from_file)] == mine
+    )
 
 
 def codes(answers: Any) -> set[str]:
@@ -59,7 +63,7 @@ def codes(answers: Any) -> set[str]:
     return set(re.findall(r"'error_code': (-?\d+)", repr(answers)))
 
 
-def is_told(mine: Any, its: Any) -> bool:
+def is_late_acknowledgement(mine: Any, its: Any) -> bool:
     """What only we refuse: of one answer its code, or of several their list."""
     if isinstance(mine, int):
         return (mine, its) == (121, 0)
@@ -156,7 +160,7 @@ EXPLAINED: tuple[Explained, ...] = (
     Explained(
         r"^share work ",
         r"\.again(\[0\]\.responses\[0\]\.partitions\[0\]\.error_code)?$",
-        is_told,
+        is_late_acknowledgement,
         "who acknowledges too late is told so; Kafka says nothing once the group is beyond that",
     ),
     Explained(

@@ -178,7 +178,7 @@ def rebalance(
         "protocol_type": "consumer",
         "protocols": [{"name": "range", "metadata": SUBSCRIPTION}],
     }
-    told: list[Any] = []
+    answers: list[Any] = []
     waiting = []
     if newcomer is not None:
         member_id = ""
@@ -186,20 +186,20 @@ def rebalance(
             answer = side.ask(newcomer, 11, version, {**base, "member_id": ""})
             member_id = answer["member_id"]
             side.learn(newcomer, member_id)
-            told.append(side.common(answer, 11))
+            answers.append(side.common(answer, 11))
         side.line(newcomer).send(11, version, {**base, "member_id": member_id})
         waiting.append(newcomer)
         if known:
             rebalancing(side, group)
     for member in known:
         beat = {"group_id": group, "generation_id": 10_000, "member_id": Ref(member)}
-        told.append(side.call(12, 3, beat, member))
+        answers.append(side.call(12, 3, beat, member))
         side.line(member).send(11, version, {**base, "member_id": side.real[member]})
         waiting.append(member)
     joined = {member: side.line(member).receive(11, version) for member in waiting}
     if newcomer is not None:
         side.learn(newcomer, joined[newcomer]["member_id"])
-    told += [role(side.common(joined[member], 11)) for member in waiting]
+    answers += [role(side.common(joined[member], 11)) for member in waiting]
     leader = next(
         (one for one in waiting if joined[one]["leader"] == joined[one]["member_id"]), waiting[0]
     )
@@ -223,7 +223,7 @@ def rebalance(
         parts[member] = side.call(14, 5, fields, member)
     leads = [joined[one]["leader"] == joined[one]["member_id"] for one in waiting]
     members = side.common({"members": joined[leader]["members"]}, 11)
-    return {"told": told, "parts": parts, "leaders": sum(leads), **members}
+    return {"told": answers, "parts": parts, "leaders": sum(leads), **members}
 
 
 def rebalancing(side: Side, group: str, s_max: float = READY_S_MAX) -> None:

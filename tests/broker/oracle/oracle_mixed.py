@@ -30,6 +30,7 @@ from oracle_mixed_members import (
     One,
     base_beat,
     beat,
+    common_form,
     fall_silent,
     join_fields,
     leave,
@@ -39,7 +40,6 @@ from oracle_mixed_members import (
     subscription,
     sync,
     take,
-    told,
 )
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class MixedSteps:
                 side.real[f"first {crowd.id}"] = side.real[f"at {one.name}"] - 1
             return answer
 
-        return f"mixed {what} {self.told(seen, one)}", step
+        return f"mixed {what} {self.label(seen, one)}", step
 
     def classic_versions(self) -> dict[int, int]:
         """Versions of the classic requests: those that know instance ids."""
@@ -167,7 +167,7 @@ class MixedSteps:
         }
 
     @staticmethod
-    def told(crowd: Crowd, one: One) -> str:
+    def label(crowd: Crowd, one: One) -> str:
         """A member among others, for people."""
         others = [f"{'c' if o.is_classic else 'm'}{o.name}" for o in crowd.members]
         return f"{crowd.id} {one.name} {one.topics} ({one.instance}) of {' '.join(others)}"
@@ -203,7 +203,7 @@ class MixedSteps:
                 bye = beat(side, seen, one, version, epoch=epoch)
             return {"bye": bye, "seen": look(side, seen), **rest(side, seen, versions)}
 
-        return f"mixed leaves {epoch} {self.told(seen, one)}", step
+        return f"mixed leaves {epoch} {self.label(seen, one)}", step
 
     def die(self, crowd: Crowd) -> Step:
         """A classic member of a consumer group is heard of no more; the others share what it had."""
@@ -218,7 +218,7 @@ class MixedSteps:
             last = fall_silent(side, seen, one, versions)
             return {"last": last, "seen": look(side, seen), **rest(side, seen, versions)}
 
-        return f"mixed dies {self.told(seen, one)}", step
+        return f"mixed dies {self.label(seen, one)}", step
 
     def settle_kind(self, crowd: Crowd) -> None:
         """Of which kind a group is after one has left for good."""
@@ -257,7 +257,7 @@ class MixedSteps:
             return {"hello": hello, "seen": look(side, seen), **rest(side, seen, versions)}
 
         mine = next(o for o in seen.members if o.name == one.name)
-        return f"mixed subscribes {self.told(seen, mine)}", step
+        return f"mixed subscribes {self.label(seen, mine)}", step
 
     def settle(self, crowd: Crowd) -> Step:
         """All come to rest."""
@@ -359,7 +359,7 @@ class MixedSteps:
         what = f"mixed odd {key} {kind} of {modern} group {shown}"
 
         def step(side: Side) -> Answer:
-            answer = told(side, seen, key, side.ask("main", key, version, fields))
+            answer = common_form(side, seen, key, side.ask("main", key, version, fields))
             if key == JOIN and answer and answer["error_code"] == NEEDS_ID:
                 answer["member_id"] = "<new>"
             return answer

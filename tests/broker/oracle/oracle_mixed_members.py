@@ -85,7 +85,7 @@ def topic_name(crowd: Crowd, short: str) -> str:
     return f"mixed-{crowd.id[1:-2]}-{short}"
 
 
-def told(side: Side, crowd: Crowd, key: int, answer: Any) -> Answer:
+def common_form(side: Side, crowd: Crowd, key: int, answer: Any) -> Answer:
     """An answer in its common form, epochs as distances from the group's first."""
     first = side.real.get(f"first {crowd.id}", 0)
 
@@ -141,7 +141,7 @@ def beat(
         remember(side, crowd, one, one.name, answer["member_epoch"])
         if answer["assignment"] is not None:
             side.real[f"has {one.name}"] = answer["assignment"]["topic_partitions"]
-    return told(side, crowd, BEAT, answer)
+    return common_form(side, crowd, BEAT, answer)
 
 
 def subscription(topics: list[str], owned: list[tuple[str, int]]) -> bytes:
@@ -188,7 +188,7 @@ def prepare(side: Side, crowd: Crowd, one: One, version: int) -> Answer:
         asked = {"groups": [crowd.id], "include_authorized_operations": False}
         # Kafka gives the id before it has stored the group, and describes it as dead until then.
         side.until(15, 5, asked, lambda found: found["groups"][0]["group_state"] != "Dead")
-    return told(side, crowd, JOIN, answer)
+    return common_form(side, crowd, JOIN, answer)
 
 
 def leave(side: Side, crowd: Crowd, one: One, version: int, *, by_instance: bool) -> Answer:
@@ -199,7 +199,7 @@ def leave(side: Side, crowd: Crowd, one: One, version: int, *, by_instance: bool
         "reason": None,
     }
     fields = {"group_id": crowd.id, "members": [member]}
-    return told(side, crowd, LEAVE, side.ask("main", LEAVE, version, fields))
+    return common_form(side, crowd, LEAVE, side.ask("main", LEAVE, version, fields))
 
 
 def fall_silent(side: Side, crowd: Crowd, one: One, versions: dict[int, int]) -> Answer:
@@ -258,7 +258,7 @@ def sync(
     answer = side.ask(one.name, SYNC, version, fields)
     if not answer or answer["error_code"]:
         side.real[f"again {one.name}"] = bool(answer) and answer["error_code"] in REBALANCING
-        return told(side, crowd, SYNC, answer)
+        return common_form(side, crowd, SYNC, answer)
     has = sorted(read_assignment(answer["assignment"]).parts)
     before = side.real.get(f"has {one.name}", [])
     is_less = any(part not in has for part in before)
@@ -274,7 +274,7 @@ def take(side: Side, crowd: Crowd, one: One, answer: Any) -> Answer:
         side.real[f"again {one.name}"] = False
     elif answer and answer["error_code"] == 25:
         side.real[f"id {one.name}"] = ""
-    found = told(side, crowd, JOIN, answer)
+    found = common_form(side, crowd, JOIN, answer)
     if isinstance(found, dict):
         for which in ("leader", "members"):  # whoever joined first leads, by Kafka's hash tables
             found.pop(which, None)
@@ -391,5 +391,5 @@ def look(side: Side, crowd: Crowd, *, whole: bool = False) -> dict[str, Answer]:
         (group,) = answer["groups"]
         if not whole:
             group = {name: one for name, one in group.items() if name.endswith(("state", "code"))}
-        found[f"{key} v{version}"] = told(side, crowd, key, group)
+        found[f"{key} v{version}"] = common_form(side, crowd, key, group)
     return found

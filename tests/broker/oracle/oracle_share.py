@@ -321,7 +321,7 @@ class Worker:
 
     def work(self, kinds: list[int], *, by_fetch: bool, ends_early: bool, misuses: bool) -> Answer:
         """Fetches and acknowledges until there is nothing more."""
-        told: list[Any] = []
+        answers: list[Any] = []
         seen: dict[int, list[int]] = {}
         records: dict[int, Any] = {}
         pending: list[Any] = []
@@ -331,9 +331,9 @@ class Worker:
             answer, acquired, data = self.fetch(pending if by_fetch else None)
             settles = bool(pending) and by_fetch
             if settles:
-                told.append(answer)
+                answers.append(answer)
             elif answer == "closed" or answer["error_code"]:
-                told.append(answer)
+                answers.append(answer)
                 break
             pending = []
             if not acquired and not rounds:
@@ -350,33 +350,33 @@ class Worker:
             ]
             if self.ack_version >= 2 and misuses and not by_fetch:
                 renewals = [(first, last, [RENEW]) for first, last, _ in pending]
-                told.append({"renew": self.acknowledge(renewals, is_renew_ack=True)})
+                answers.append({"renew": self.acknowledge(renewals, is_renew_ack=True)})
             if ends_early:
                 break
             if not by_fetch:
-                told.append(self.acknowledge(pending))
+                answers.append(self.acknowledge(pending))
                 if misuses:
-                    told.append({"again": self.acknowledge(pending[:1])})
+                    answers.append({"again": self.acknowledge(pending[:1])})
         if misuses:
             wrong = [(1_000_000, 1_000_000, [ACCEPT])]
-            told.append({"unknown": self.acknowledge(wrong)})
-            told.append({"backwards": self.acknowledge([(5, 3, [ACCEPT])])})
-            told.append({"odd": self.acknowledge([(0, 0, [9])])})
-            told.append({"two": self.acknowledge([(0, 5, [ACCEPT, RELEASE])])})
+            answers.append({"unknown": self.acknowledge(wrong)})
+            answers.append({"backwards": self.acknowledge([(5, 3, [ACCEPT])])})
+            answers.append({"odd": self.acknowledge([(0, 0, [9])])})
+            answers.append({"two": self.acknowledge([(0, 5, [ACCEPT, RELEASE])])})
             self.epoch, kept = self.epoch + 3, self.epoch
-            told.append({"epoch": self.acknowledge([])})
+            answers.append({"epoch": self.acknowledge([])})
             self.epoch = kept
         self.epoch = -1
-        told.append({"end": self.acknowledge(pending if ends_early and not self.keeps else [])})
+        answers.append({"end": self.acknowledge(pending if ends_early and not self.keeps else [])})
         self.side.hang_up(self.line)
         # how many requests it takes is up to the broker
-        return {"told": by_kind(told), "seen": seen, "records": sorted(records.items())}
+        return {"told": by_kind(answers), "seen": seen, "records": sorted(records.items())}
 
 
-def by_kind(told: list[Any]) -> dict[str, list[Any]]:
+def by_kind(answers: list[Any]) -> dict[str, list[Any]]:
     """The different answers to each kind of request."""
     found: dict[str, dict[str, Any]] = {}
-    for one in told:
+    for one in answers:
         ((kind, answer),) = one.items() if isinstance(one, dict) and len(one) == 1 else (("", one),)
         found.setdefault(kind or "acknowledged", {})[repr(answer)] = answer
     return {kind: [some[one] for one in sorted(some)] for kind, some in found.items()}
@@ -435,17 +435,17 @@ def settled(side: Side, group: ShareGroup, members: list[str]) -> Answer:
     def state() -> list[Any]:
         return [[side.real.get(f"{what} {one}") for what in ("epoch", "parts")] for one in members]
 
-    told: list[Any] = []
+    codes: list[Any] = []
     for _ in range(ROUNDS_MAX):
         before = state()
-        told = [beat(side, one, quiet(group, one))["error_code"] for one in members]
+        codes = [beat(side, one, quiet(group, one))["error_code"] for one in members]
         if state() == before:
             break
     parts = [side.real.get(f"parts {one}") for one in members]
     epochs = [side.real.get(f"epoch {one}") for one in members]
     return {
         "epochs": epochs,
-        "codes": told,
+        "codes": codes,
         **side.common({"members": [{"topic_partitions": one} for one in parts]}, HEARTBEAT),
     }
 

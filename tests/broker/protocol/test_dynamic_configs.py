@@ -93,8 +93,8 @@ def session(raw: Any, settle_s: float = 0) -> list[Any]:
         topics_names = [TOPIC_DEFAULTS[one] for one in names if one in TOPIC_DEFAULTS]
         if topics_names:
             found.extend(describe(raw, TOPIC, topic, *topics_names) for topic in ("plain", "own"))
-        told = describe(raw, BROKER, "1", *names)
-        found.append({name: (one[0], one[1], one[3]) for name, one in told.items()})
+        described = describe(raw, BROKER, "1", *names)
+        found.append({name: (one[0], one[1], one[3]) for name, one in described.items()})
         found.append(describe(raw, BROKER, "", *names))
 
     def change(name: str, *changes: tuple[str, int, str | None], dry: bool = False) -> None:
@@ -168,8 +168,8 @@ def test_defaults_of_topics_hold_where_they_have_none_of_their_own(raw: Any) -> 
     assert alter(raw, "1", ("message.max.bytes", SET, "800")) == 0
     assert raw.produce("plain", batch)["error_code"] == 0
     made = create(raw, "new")
-    (told,) = [one for one in made["configs"] if one["name"] == "max.message.bytes"]
-    assert (told["value"], told["config_source"]) == ("800", 2)
+    (setting,) = [one for one in made["configs"] if one["name"] == "max.message.bytes"]
+    assert (setting["value"], setting["config_source"]) == ("800", 2)
 
 
 def test_what_was_set_outlives_the_broker(
@@ -290,13 +290,13 @@ def test_every_setting_that_can_be_changed_takes_its_default() -> None:
 
 def test_followers_are_notified_now_and_of_each_change() -> None:
     """The document is there from the first start on."""
-    files, told = MemoryFiles(), []
+    files, notified = MemoryFiles(), []
     dynamic = DynamicSettings(files)
     assert files.load("settings.json") is not None
-    dynamic.follow(lambda: told.append(dynamic.topic_defaults()))
+    dynamic.follow(lambda: notified.append(dynamic.topic_defaults()))
     dynamic.replace({"log.roll.ms": "7"}, cluster=True)
     dynamic.replace({"log.roll.ms": "8"}, cluster=False)
-    assert told == [{}, {"segment.ms": "7"}, {"segment.ms": "8"}]
+    assert notified == [{}, {"segment.ms": "7"}, {"segment.ms": "8"}]
     again = DynamicSettings(files)
     assert [tuple(one) for one in again.sources("log.roll.ms")] == [("8", 2), ("7", 3)]
 

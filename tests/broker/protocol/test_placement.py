@@ -37,8 +37,8 @@ def test_log_dirs_tell_sizes(raw: Raw, topic: str, broker: BrokerProcess, make_b
     raw.produce(topic, batch, partition=1)
     asked = [{"topic": topic, "partitions": [0, 1, 7]}]
     (result,) = raw.call(35, 4, topics=asked)["results"]
-    (told,) = result["topics"]
-    sizes = {one["partition_index"]: one["partition_size"] for one in told["partitions"]}
+    (listed,) = result["topics"]
+    sizes = {one["partition_index"]: one["partition_size"] for one in listed["partitions"]}
     assert sizes == {0: 0, 1: len(batch)}
     assert result["log_dir"] == str(broker.data.resolve())
     assert 0 < result["usable_bytes"] <= result["total_bytes"]

@@ -29,7 +29,7 @@ def _frame(records: bytes | None, **changed: Any) -> memoryview:
     return memoryview(out)
 
 
-def _told(read: tuple[int, str | None, produce.Request] | None) -> Any:
+def _plain(read: tuple[int, str | None, produce.Request] | None) -> Any:
     if read is None:
         return None
     acks, transactional_id, request = read
@@ -46,7 +46,7 @@ def test_a_plain_request_is_read_as_any_other(size: int) -> None:
     frame = _frame(bytes(size))
     short = produce._parse_plain(frame, PLAIN_AT)
     assert short is not None
-    assert _told(short) == _told(produce.parse(frame, PLAIN_AT, NEWEST))
+    assert _plain(short) == _plain(produce.parse(frame, PLAIN_AT, NEWEST))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_the_short_way_never_reads_what_the_long_one_refuses() -> None:
         except IndexError:
             continue
         if short is not None:
-            assert _told(short) == _told(produce.parse(memoryview(frame), PLAIN_AT, NEWEST))
+            assert _plain(short) == _plain(produce.parse(memoryview(frame), PLAIN_AT, NEWEST))
             agreed += 1
     assert agreed > 100
 
@@ -117,10 +117,10 @@ def test_record_errors_are_answered(version: int) -> None:
     codec = response_codec(0, version)
     answer = codec.decode(bytes(frame[9 if codec.flexible else 8 :]))
     (found,) = answer["responses"][0]["partition_responses"]
-    told = [
+    reported = [
         (one["batch_index"], one["batch_index_error_message"]) for one in found["record_errors"]
     ]
-    assert told == [tuple(one) for one in errors]
+    assert reported == [tuple(one) for one in errors]
     assert (found["error_code"], found["error_message"]) == (87, "expected…")
 
 

@@ -66,8 +66,8 @@ def test_features_may_have_the_levels_that_they_have(raw: Raw, version: int) -> 
     whole = [one | {"upgrade_type": 1} for one in same]
     answer = raw.call(57, version, feature_updates=whole)
     assert answer["error_code"] == 0
-    told = [(one["feature"], one["error_code"]) for one in answer.get("results", [])]
-    assert told == ([] if version == 2 else [(name, 0) for name in levels])
+    results = [(one["feature"], one["error_code"]) for one in answer.get("results", [])]
+    assert results == ([] if version == 2 else [(name, 0) for name in levels])
     wrong = [
         {"feature": "nope", "max_version_level": 1, "upgrade_type": 1},
         {"feature": "share.version", "max_version_level": 2, "upgrade_type": 1},
@@ -97,12 +97,12 @@ def test_every_advertised_version_is_answered(raw: Raw, key: int, version: int) 
 def test_advertised_versions_are_listed(raw: Raw) -> None:
     """ApiVersions names exactly what is served, and the features that clients go by."""
     answer = raw.call(18, 3)
-    told = answer["api_keys"]
+    served = answer["api_keys"]
     levels = {one["name"]: one["max_version_level"] for one in answer["finalized_features"]}
     assert levels["transaction.version"] == 2
     pairs = [
         (one["api_key"], version)
-        for one in told
+        for one in served
         for version in range(one["min_version"], one["max_version"] + 1)
     ]
     assert pairs == ADVERTISED

@@ -118,8 +118,8 @@ def test_a_topic_that_is_made_anew_is_another_one(worker: Worker) -> None:
     assert made["error_code"] == 0
     raw.produce(topic, batches.build([(None, b"new")]))
     worker.topic_id = topic_id(raw, topic)
-    told = worker.beat()["assignment"]
-    assert told == {"topic_partitions": [{"topic_id": worker.topic_id, "partitions": [0, 1]}]}
+    assignment = worker.beat()["assignment"]
+    assert assignment == {"topic_partitions": [{"topic_id": worker.topic_id, "partitions": [0, 1]}]}
     assert worker.fetch() == [(0, 1)]
 
 

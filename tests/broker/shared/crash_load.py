@@ -257,11 +257,11 @@ class Tiered(Plain):
 
     def verify(self) -> str:
         """Nothing acknowledged is missing or elsewhere, and most of it lies in the store."""
-        told = super().verify()
+        verdict = super().verify()
         middle = max(self.acknowledged) // 2
         wait_until(lambda: self.first_local() > middle, f"what is before {middle} in the store")
         local = self.first_local()
-        return f"{told}, tiered up to {local}, {self.reread} read again"
+        return f"{verdict}, tiered up to {local}, {self.reread} read again"
 
     def first_local(self) -> int:
         """The first offset on the local disk."""

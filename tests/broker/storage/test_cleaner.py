@@ -114,8 +114,8 @@ def test_a_damaged_segment_is_reported_once_and_passed_over(
     asyncio.run(clean())
     assert log.compactor.passes >= 2
     assert [one.path for one in log.compactor.passed_over()] == ["p/" + path.name]
-    told = [one for one in caplog.messages if "passes over offsets" in one]
-    assert len(told) == 1
+    warnings = [one for one in caplog.messages if "passes over offsets" in one]
+    assert len(warnings) == 1
     assert bytes(data) == path.read_bytes()
 
 

@@ -205,15 +205,15 @@ def test_damage_is_never_served(
                 ]
         finally:
             broker.kill()
-    told = said.read_text()
-    assert "Traceback" not in told, told
-    if path.name == "topic.json" and "The topic isn't served" in told:
+    output = said.read_text()
+    assert "Traceback" not in output, output
+    if path.name == "topic.json" and "The topic isn't served" in output:
         assert (served, codes) == (0, {UNKNOWN_TOPIC_OR_PARTITION})
         return
     everything = sum(len(one) for one in truth.batches)
     assert everything - served <= batches_in(truth, path), "others are whole, and must be served"
     if served < everything or offset < truth.committed or codes:
-        assert told, f"{everything - served} batches are missing, and nobody was told"
+        assert output, f"{everything - served} batches are missing, and nobody was told"
         assert path.suffix in {".log", ".json", ".journal"} or path.name == "start"
     for partition, one in enumerate(after):
         assert one["error_code"] in {0, 56}

@@ -235,9 +235,9 @@ def test_the_command_explains_and_its_exit_code_tells(data, capfd):
     assert (code, "sound" in out) == (0, True)
     (data / "topics/t/topic.json").write_bytes(b"{}")
     code, out = doctor("--format", "json")
-    told = json.loads(out)
-    assert (code, told["is_sound"]) == (1, False)
-    assert told["findings"][0]["level"] == "damage"
+    report = json.loads(out)
+    assert (code, report["is_sound"]) == (1, False)
+    assert report["findings"][0]["level"] == "damage"
 
 
 def test_a_hole_that_compaction_passes_over_is_reported(data):

@@ -98,19 +98,19 @@ def test_a_log_is_synced_again_by_its_thread() -> None:
     """What comes during a sync waits for the next; one thread does both, and the newest is told first."""
 
     async def session(flusher: Flusher) -> None:
-        log, told = SlowLog(), list[str]()
+        log, called = SlowLog(), list[str]()
         log.end_offset = 1
-        flusher.when_durable([log], lambda: told.append("first"))
+        flusher.when_durable([log], lambda: called.append("first"))
         await begun(log)
         for name in ("second", "third"):
             log.end_offset += 1
-            flusher.when_durable([log], lambda name=name: told.append(name))  # type: ignore[misc]
+            flusher.when_durable([log], lambda name=name: called.append(name))  # type: ignore[misc]
         log.may_end.release()
         await begun(log)
-        await until(lambda: told == ["first"])
+        await until(lambda: called == ["first"])
         assert log.durable_offset == 1
         log.may_end.release()
-        await until(lambda: told == ["first", "third", "second"])
+        await until(lambda: called == ["first", "third", "second"])
         assert (log.tasks, log.runs, flusher.syncs) == (1, 2, 2)
         assert not log.is_dirty
 
@@ -121,11 +121,11 @@ def test_nothing_to_wait_for() -> None:
     """Of what is durable, or has failed, one is told at once."""
 
     async def session(flusher: Flusher) -> None:
-        clean, failed, told = SlowLog(), SlowLog(), list[int]()
+        clean, failed, called = SlowLog(), SlowLog(), list[int]()
         failed.end_offset, failed.failure = 1, "broken"
-        flusher.when_durable([clean, failed], lambda: told.append(1))
-        flusher.when_durable([], lambda: told.append(2))
-        assert told == [1, 2]
+        flusher.when_durable([clean, failed], lambda: called.append(1))
+        flusher.when_durable([], lambda: called.append(2))
+        assert called == [1, 2]
 
     run(session)
 
@@ -134,16 +134,16 @@ def test_a_slow_log_holds_up_no_other() -> None:
     """While one log's sync lasts, those who wait for another are told; who waits for both, later."""
 
     async def session(flusher: Flusher) -> None:
-        slow, quick, told = SlowLog(), SlowLog(), list[str]()
+        slow, quick, called = SlowLog(), SlowLog(), list[str]()
         slow.end_offset = quick.end_offset = 1
-        flusher.when_durable([slow, quick], lambda: told.append("both"))
-        flusher.when_durable([quick], lambda: told.append("quick"))
+        flusher.when_durable([slow, quick], lambda: called.append("both"))
+        flusher.when_durable([quick], lambda: called.append("quick"))
         await begun(slow)
         await begun(quick)
         quick.may_end.release()
-        await until(lambda: told == ["quick"])
+        await until(lambda: called == ["quick"])
         slow.may_end.release()
-        await until(lambda: told == ["quick", "both"])
+        await until(lambda: called == ["quick", "both"])
 
     run(session)
 
@@ -153,28 +153,28 @@ def test_a_busy_log_makes_way() -> None:
 
     async def session(flusher: Flusher) -> None:
         logs = [SlowLog() for _ in range(THREADS + 1)]
-        told = list[int]()
+        called = list[int]()
         for n, log in enumerate(logs):
             log.end_offset = 1
-            flusher.when_durable([log], lambda n=n: told.append(n))  # type: ignore[misc]
+            flusher.when_durable([log], lambda n=n: called.append(n))  # type: ignore[misc]
         busy = logs[0]
         await begun(busy)
         busy.end_offset = 2
-        flusher.when_durable([busy], lambda: told.append(-1))
+        flusher.when_durable([busy], lambda: called.append(-1))
         busy.may_end.release()
         await begun(logs[-1])
         for log in logs[1:]:
             log.may_end.release()
         await begun(busy)
         busy.may_end.release()
-        await until(lambda: len(told) == len(logs) + 1)
+        await until(lambda: len(called) == len(logs) + 1)
         assert busy.tasks == 2
         for _ in range(RUNS_MAX + 1):  # alone it may go on, but not for ever
             busy.end_offset += 1
-            flusher.when_durable([busy], lambda: told.append(-2))
+            flusher.when_durable([busy], lambda: called.append(-2))
             await begun(busy)
             busy.end_offset += 1
-            flusher.when_durable([busy], lambda: told.append(-2))
+            flusher.when_durable([busy], lambda: called.append(-2))
             busy.may_end.release()
         await begun(busy)
         busy.may_end.release()
@@ -188,14 +188,14 @@ def test_a_failure_says_all() -> None:
     """After a failed sync nobody waits on; once it is repaired the log can be synced again."""
 
     async def session(flusher: Flusher) -> None:
-        log, told = SlowLog(), list[str]()
+        log, called = SlowLog(), list[str]()
         log.end_offset, log.fails = 1, True
-        flusher.when_durable([log], lambda: told.append("first"))
+        flusher.when_durable([log], lambda: called.append("first"))
         await begun(log)
         log.end_offset = 2
-        flusher.when_durable([log], lambda: told.append("second"))
+        flusher.when_durable([log], lambda: called.append("second"))
         log.may_end.release()
-        await until(lambda: sorted(told) == ["first", "second"])
+        await until(lambda: sorted(called) == ["first", "second"])
         assert flusher.failed == {log}
         assert log.durable_offset == 0
         log.fails = False
@@ -211,11 +211,11 @@ def test_what_fails_while_it_waits_is_not_synced() -> None:
     """A sync that works after one that failed says nothing of what was lost."""
 
     async def session(flusher: Flusher) -> None:
-        log, told = SlowLog(seed=1), list[str]()
+        log, called = SlowLog(seed=1), list[str]()
         log.end_offset = 1
-        flusher.when_durable([log], lambda: told.append("it"))
+        flusher.when_durable([log], lambda: called.append("it"))
         log.failure = "broken"  # by a sync that somebody else has made
-        await until(lambda: told == ["it"])
+        await until(lambda: called == ["it"])
         assert (log.tasks, log.durable_offset, flusher.is_busy) == (0, 0, False)
 
     run(session)
@@ -225,15 +225,15 @@ def test_one_who_fails_doesn_t_keep_it_from_the_others() -> None:
     """An error of who is told is logged; the others are told."""
 
     async def session(flusher: Flusher) -> None:
-        log, told = SlowLog(seed=1), list[str]()
+        log, called = SlowLog(seed=1), list[str]()
         log.end_offset = 1
 
         def fail() -> None:
             raise ValueError("no")
 
-        flusher.when_durable([log], lambda: told.append("first"))
+        flusher.when_durable([log], lambda: called.append("first"))
         flusher.when_durable([log], fail)
-        await until(lambda: told == ["first"])
+        await until(lambda: called == ["first"])
 
     run(session)
 
@@ -245,10 +245,10 @@ def test_who_is_answered_has_it_on_the_disk(seed: int) -> None:
 
     async def session(flusher: Flusher) -> None:
         logs = [SlowLog(chance.randrange(1000)) for _ in range(chance.randint(1, 2 * THREADS))]
-        told = 0
+        answered = 0
 
         async def writer() -> None:
-            nonlocal told
+            nonlocal answered
             for _ in range(20):
                 wanted = chance.sample(logs, chance.randint(1, min(3, len(logs))))
                 goals = []
@@ -257,11 +257,11 @@ def test_who_is_answered_has_it_on_the_disk(seed: int) -> None:
                     goals.append((log, log.end_offset))
                 await flusher.make_durable(wanted)
                 assert all(log.on_disk >= goal <= log.durable_offset for log, goal in goals)
-                told += 1
+                answered += 1
                 await asyncio.sleep(chance.random() * 0.002)
 
         await asyncio.gather(*(writer() for _ in range(12)))
-        assert told == 12 * 20
+        assert answered == 12 * 20
         assert flusher.syncs < 12 * 20 * 3
 
     run(session)

@@ -127,10 +127,10 @@ def test_our_reader_says_how_to_go_on(holey: str) -> None:
         assert error.value.code == CORRUPT_MESSAGE
         for text in ("Offsets 4 to 5", "--from 6", "--topic t:0 --to-offset 6", "Restore the file"):
             assert text in str(error.value)
-        told: list[tuple[int, int]] = []
-        chunks = reader.read("t", 0, 5, 12, on_damage=lambda *hole: told.append(hole))
+        holes: list[tuple[int, int]] = []
+        chunks = reader.read("t", 0, 5, 12, on_damage=lambda *hole: holes.append(hole))
         assert [offset for one in chunks for offset in one.offset.tolist()] == READABLE[4:]
-        assert told == [(5, 6)]
+        assert holes == [(5, 6)]
 
 
 @pytest.mark.slow

@@ -54,8 +54,8 @@ class Producer:
 
     def __init__(self, raw: Any, name: str) -> None:
         self.raw, self.name = raw, name
-        told = raw.call(22, 4, transactional_id=name, transaction_timeout=60_000)
-        self.id, self.epoch = told["producer_id"], told["producer_epoch"]
+        answer = raw.call(22, 4, transactional_id=name, transaction_timeout=60_000)
+        self.id, self.epoch = answer["producer_id"], answer["producer_epoch"]
         self.sequences: dict[str, int] = {}
 
     def run(self, *topics: str, count: int, commit: bool) -> None:
@@ -67,8 +67,8 @@ class Producer:
             "v3_and_below_topics": [{"name": one, "partitions": [0]} for one in topics],
         }
         while True:
-            told = self.raw.call(24, 3, **fields)["results_by_topic_v3_and_below"]
-            if not told[0]["results_by_partition"][0]["partition_error_code"]:
+            results = self.raw.call(24, 3, **fields)["results_by_topic_v3_and_below"]
+            if not results[0]["results_by_partition"][0]["partition_error_code"]:
                 break
         for topic in topics:
             for n in range(count):
@@ -203,13 +203,13 @@ def metric(broker: Broker, name: str) -> float:
 
 
 @pytest.fixture
-def told(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], str]]:
+def logged(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], str]]:
     """What was logged as a warning or an error."""
     with caplog.at_level(logging.WARNING):
         yield lambda: "\n".join(one.getMessage() for one in caplog.records)
 
 
-def test_what_nobody_damaged_is_sound(data: Path, told: Callable[[], str]) -> None:
+def test_what_nobody_damaged_is_sound(data: Path, logged: Callable[[], str]) -> None:
     """After SIGKILL alone there is nothing to tell."""
     assert examine(data).is_sound
     assert {one.level for one in examine(data).findings} <= {Level.NOTE}
@@ -220,11 +220,11 @@ def test_what_nobody_damaged_is_sound(data: Path, told: Callable[[], str]) -> No
             assert metric(broker, "penstock_damaged_places") == 0
 
     asyncio.run(session())
-    assert not told()
+    assert not logged()
 
 
 def test_an_end_that_is_cut_between_two_batches(
-    data: Path, killed: Killed, told: Callable[[], str]
+    data: Path, killed: Killed, logged: Callable[[], str]
 ) -> None:
     """A group that has read further is not led past new records: the log goes on above it."""
     cut(data, "t", killed.sizes["t"], COMMITTED - 10)
@@ -248,8 +248,8 @@ def test_an_end_that_is_cut_between_two_batches(
             assert keys(log) == [*range(COMMITTED - 10), COUNT]
 
     asyncio.run(session())
-    assert f"t-0: expected the log to reach offset {COUNT}, which group 'far' has" in told()
-    assert f"Offsets {COMMITTED - 10} to {COUNT - 1} are lost" in told()
+    assert f"t-0: expected the log to reach offset {COUNT}, which group 'far' has" in logged()
+    assert f"Offsets {COMMITTED - 10} to {COUNT - 1} are lost" in logged()
     assert f"offsets {COMMITTED - 10} to {COUNT - 1} are" in damage_in(examine(data)).lower() or (
         f"from offset {COMMITTED - 10} on, found one from {COUNT}" in damage_in(examine(data))
     )
@@ -270,7 +270,7 @@ def test_a_commit_beyond_the_end_says_no_more_than_that(
 
 
 def test_what_nobody_knows_of_is_given_out_again(
-    data: Path, killed: Killed, told: Callable[[], str]
+    data: Path, killed: Killed, logged: Callable[[], str]
 ) -> None:
     """An end that is cut between two batches, of which nothing tells, looks like the log's: that is what
     checkpoints by time are for.
@@ -283,11 +283,11 @@ def test_what_nobody_knows_of_is_given_out_again(
             assert log_of(broker, "u").end_offset == 10
 
     asyncio.run(session())
-    assert not told()
+    assert not logged()
 
 
 @pytest.mark.parametrize("victim", [0, 7, COUNT - 1])
-def test_a_flipped_bit(data: Path, killed: Killed, told: Callable[[], str], victim: int) -> None:
+def test_a_flipped_bit(data: Path, killed: Killed, logged: Callable[[], str], victim: int) -> None:
     """Costs its batch, the first, one in the middle, or the last; all others are served."""
     flip(data, "u", sum(killed.sizes["u"][:victim]) + 65)
     said = damage_in(examine(data))
@@ -308,12 +308,12 @@ def test_a_flipped_bit(data: Path, killed: Killed, told: Callable[[], str], vict
                 assert keys(log) == expected
 
     asyncio.run(session())
-    assert f"u-0: expected offsets {victim} to {victim} in topics/u/0/{0:020d}.log" in told()
+    assert f"u-0: expected offsets {victim} to {victim} in topics/u/0/{0:020d}.log" in logged()
     assert log_file(data, "u").read_bytes() == before, "so that a copy can take its place"
 
 
 def test_an_end_that_is_cut_within_a_batch(
-    data: Path, killed: Killed, told: Callable[[], str]
+    data: Path, killed: Killed, logged: Callable[[], str]
 ) -> None:
     """What is left of the batch is kept beside, and nobody says that it was never acknowledged."""
     cut(data, "u", killed.sizes["u"], 20, more=30)
@@ -332,8 +332,8 @@ def test_an_end_that_is_cut_within_a_batch(
     asyncio.run(session())
     kept = data / f"topics/u/0/{20:020d}.0.cut"
     assert kept.read_bytes() == rest
-    assert "u-0: expected whole batches" in told()
-    assert f"kept in topics/u/0/{kept.name}" in told()
+    assert "u-0: expected whole batches" in logged()
+    assert f"kept in topics/u/0/{kept.name}" in logged()
     (found,) = [one for one in examine(data).findings if one.level is Level.WARNING]
     assert found.path.endswith(kept.name)
 
@@ -348,7 +348,7 @@ def test_the_doctor_keeps_what_it_cuts(data: Path, killed: Killed) -> None:
 
 @pytest.mark.parametrize("kept", [2, 4])
 def test_a_committed_transaction_that_is_split(
-    data: Path, killed: Killed, told: Callable[[], str], kept: int
+    data: Path, killed: Killed, logged: Callable[[], str], kept: int
 ) -> None:
     """What is left of it stays committed, as in the other partition: its marker is written again. That
     records of it are lost is told.
@@ -365,16 +365,16 @@ def test_a_committed_transaction_that_is_split(
             assert log.aborted(0, log.end_offset) == []
             assert log.last_stable_offset == log.end_offset == 6
             assert keys(log) == list(range(kept))
-            assert (split in told()) is (kept < 4)
+            assert (split in logged()) is (kept < 4)
             assert metric(broker, "penstock_transactions_split") == (kept < 4)
 
     asyncio.run(session())
-    assert "b-0: expected the commit of the transaction of 'mover' from offset 0 on" in told()
+    assert "b-0: expected the commit of the transaction of 'mover' from offset 0 on" in logged()
     assert (split.removeprefix("b-0: ") in said) is (kept < 4)
 
 
 def test_a_marker_that_is_damaged_with_more_behind(
-    data: Path, killed: Killed, told: Callable[[], str]
+    data: Path, killed: Killed, logged: Callable[[], str]
 ) -> None:
     """The producer's next transaction has decided for both: that can't be undone, and is told."""
     marker = sum(killed.sizes["a"][:4])
@@ -386,12 +386,12 @@ def test_a_marker_that_is_damaged_with_more_behind(
 
     said = damage_in(examine(data))
     asyncio.run(session())
-    for text in (said, told()):
+    for text in (said, logged()):
         assert "the transaction of 'mover' with records at offsets 0 to 3 was committed" in text
         assert "readers of committed data don't get its records" in text
 
 
-def test_checkpoints_come_by_time(tmp_path: Path, told: Callable[[], str]) -> None:
+def test_checkpoints_come_by_time(tmp_path: Path, logged: Callable[[], str]) -> None:
     """A topic that was written to a little, and then no more, is vouched for; that costs nothing when
     nothing is appended.
     """
@@ -427,7 +427,7 @@ def test_checkpoints_come_by_time(tmp_path: Path, told: Callable[[], str]) -> No
             assert log_of(broker, "quiet").end_offset == 11
 
     asyncio.run(session())
-    assert f"quiet-0: expected offsets 7 to 10 in topics/quiet/0/{0:020d}.log" in told()
+    assert f"quiet-0: expected offsets 7 to 10 in topics/quiet/0/{0:020d}.log" in logged()
 
 
 def test_a_checkpoint_comes_after_a_recovery(data: Path, killed: Killed, tmp_path: Path) -> None:
@@ -449,7 +449,7 @@ def test_a_checkpoint_comes_after_a_recovery(data: Path, killed: Killed, tmp_pat
     asyncio.run(session())
 
 
-def test_a_share_group_that_was_given_records(tmp_path: Path, told: Callable[[], str]) -> None:
+def test_a_share_group_that_was_given_records(tmp_path: Path, logged: Callable[[], str]) -> None:
     """Knows how far the log came, too."""
     data = tmp_path / "data"
 
@@ -474,7 +474,7 @@ def test_a_share_group_that_was_given_records(tmp_path: Path, told: Callable[[],
             assert log_of(broker, "jobs").end_offset == 8
 
     asyncio.run(session())
-    assert "jobs-0: expected the log to reach offset 8, which share group 'workers'" in told()
+    assert "jobs-0: expected the log to reach offset 8, which share group 'workers'" in logged()
 
 
 @pytest.mark.parametrize("is_forgotten", [True, False])
@@ -520,7 +520,7 @@ def test_whether_the_machine_went_down(data: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("went_down", [False, True])
 def test_a_place_that_reads_as_zeros(
-    data: Path, killed: Killed, told: Callable[[], str], went_down: bool
+    data: Path, killed: Killed, logged: Callable[[], str], went_down: bool
 ) -> None:
     """Where the machine has run on, it was written once: what lies behind is served. Else it is what was
     not synced, and neither was what lies behind: that is cut off, and kept.
@@ -544,5 +544,5 @@ def test_a_place_that_reads_as_zeros(
 
     asyncio.run(session())
     if went_down:
-        assert f"there are whole batches behind them, from offset {behind} on" in told()
+        assert f"there are whole batches behind them, from offset {behind} on" in logged()
         assert (data / f"topics/u/0/{first:020d}.0.cut").exists()

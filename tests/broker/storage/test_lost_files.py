@@ -61,14 +61,14 @@ def kept(tmp_path: Path) -> Kept:
 
 def by_librdkafka(address: str, values: list[str]) -> list[int]:
     """Has an idempotent producer write to topic `t`; the offsets that were acknowledged."""
-    told: list[int] = []
+    offsets: list[int] = []
     producer = Producer({"bootstrap.servers": address, "enable.idempotence": True})
     for one in values:
         producer.produce(
-            "t", one, partition=0, on_delivery=lambda _error, m: told.append(m.offset())
+            "t", one, partition=0, on_delivery=lambda _error, m: offsets.append(m.offset())
         )
     assert producer.flush(PATIENCE_S) == 0
-    return told
+    return offsets
 
 
 def by_kafka_python(address: str, values: list[str]) -> list[int]:
@@ -231,12 +231,12 @@ def test_clients_are_served_the_other_topics(kept: Kept, connect: Connect) -> No
         assert listed["t"].error is None
         assert listed["bad"].error.code() == STORAGE_ERROR
         producer = Producer({"bootstrap.servers": address, "message.timeout.ms": 3000})
-        told: dict[str, KafkaError | None] = {}
+        errors: dict[str, KafkaError | None] = {}
         for name in ("t", "bad"):
-            producer.produce(name, b"a", on_delivery=lambda e, m: told.update({m.topic(): e}))
+            producer.produce(name, b"a", on_delivery=lambda e, m: errors.update({m.topic(): e}))
         assert producer.flush(PATIENCE_S) == 0
-        assert told["t"] is None
-        assert told["bad"] is not None
+        assert errors["t"] is None
+        assert errors["bad"] is not None
         assert by_kafka_python(address, ["b"]) == [1]
         assert read(address) == ["a", "b"]
 

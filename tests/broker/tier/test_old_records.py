@@ -254,13 +254,13 @@ def test_the_command_is_killed_resumed_and_outlives_the_log(world: World, tmp_pa
             [*command, *arguments], stderr=subprocess.PIPE, text=True, cwd=tmp_path
         )
 
-    told = "--iceberg-catalog", world.uri
-    with penstock(topic, "--to-topic", f"{topic}-copy", "--rate", "150", *told) as first:
+    catalog = "--iceberg-catalog", world.uri
+    with penstock(topic, "--to-topic", f"{topic}-copy", "--rate", "150", *catalog) as first:
         assert first.stderr is not None
         name = first.stderr.readline().split()[-1]
         time.sleep(0.5)
         first.send_signal(signal.SIGKILL)
-    with penstock("--resume", name, *told) as second:
+    with penstock("--resume", name, *catalog) as second:
         assert "replayed" in second.communicate()[1]
     found = sorted(repr(one[1:]) for one in world.rows(f"{topic}-copy"))
     assert found == sorted(repr(one[1:]) for one in original)

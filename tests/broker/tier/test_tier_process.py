@@ -163,8 +163,8 @@ def test_local_segments_that_are_damaged_or_lost_come_back_from_the_store(
     forgotten.with_suffix(".index").unlink()
     report = examine(tiered.data)
     assert report.is_sound
-    told = " ".join(one.text for one in report.findings if one.level is Level.WARNING)
-    assert f"The store has offsets {int(lost.stem)} to" in told
+    warnings = " ".join(one.text for one in report.findings if one.level is Level.WARNING)
+    assert f"The store has offsets {int(lost.stem)} to" in warnings
     (cluster,) = store.iterdir()
     cluster.rename(store.with_name("away"))
     cluster.write_bytes(b"")  # nothing can be put there, either

@@ -49,8 +49,8 @@ def finished(work: Coroutine[Any, Any, Any]) -> Any:
 
 
 @dataclass
-class Told:
-    """What producers were told, and must stay so.
+class Promises:
+    """What producers were promised.
 
     Attributes:
         epochs: the newest epoch that was given out, by producer id.
@@ -69,7 +69,7 @@ class World:
     """The broker's half: requests in, answers out, syncs that take their time."""
 
     def __init__(self, sim: Simulator) -> None:
-        self.sim, self.files, self.told = sim, MemoryFiles(), Told()
+        self.sim, self.files, self.promises = sim, MemoryFiles(), Promises()
         self.ids = itertools.count(1)
         self.incarnation = 0
         self.server = Server(sim, self.handle)
@@ -176,8 +176,8 @@ class World:
 
         def reply() -> None:
             if not found.code:
-                known = self.told.epochs[found.producer_id]
-                self.told.epochs[found.producer_id] = max(known, found.epoch)
+                known = self.promises.epochs[found.producer_id]
+                self.promises.epochs[found.producer_id] = max(known, found.epoch)
             answer(code=found.code, producer_id=found.producer_id, epoch=found.epoch)
 
         self.carry_out(found.change, reply)
@@ -218,10 +218,10 @@ class World:
         except AppendError as error:
             answer(code=ErrorCode(int(error.code)))
             return
-        assert who[1] >= self.told.epochs[who[0]], "a fenced producer wrote"
+        assert who[1] >= self.promises.epochs[who[0]], "a fenced producer wrote"
 
         def reply() -> None:
-            written = self.told.written.setdefault((request["tag"], place), {})
+            written = self.promises.written.setdefault((request["tag"], place), {})
             written[request["sequence"]] = request["count"]
             answer(code=ErrorCode.none)
 
@@ -248,14 +248,14 @@ class World:
         self.offsets.stage(known.serial, who, GROUP, offsets, self.server.now_ms())
 
         def reply() -> None:
-            self.told.staged.add(request["tag"])
+            self.promises.staged.add(request["tag"])
             answer(code=ErrorCode.none)
 
         self.durable([self.offsets.journal], reply)
 
     def on_end(self, request: Fields, answer: Callable[..., None]) -> None:
         commit = request["commit"]
-        self.told.asked[request["tag"]] = commit
+        self.promises.asked[request["tag"]] = commit
         found = self.coordinator.machine.end(
             self.server.now_ms(),
             request["id"],
@@ -275,9 +275,9 @@ class World:
         def reply() -> None:
             if not found.code:
                 if commit:
-                    self.told.committed.add(request["tag"])
-                known = self.told.epochs[found.producer_id]
-                self.told.epochs[found.producer_id] = max(known, found.epoch)
+                    self.promises.committed.add(request["tag"])
+                known = self.promises.epochs[found.producer_id]
+                self.promises.epochs[found.producer_id] = max(known, found.epoch)
             answer(code=found.code, producer_id=found.producer_id, epoch=found.epoch)
 
         self.carry_out(found.change, reply)
@@ -321,17 +321,17 @@ class World:
         for tag, found in ended.items():
             assert len(found) == 1, f"{tag} was both committed and aborted"
             if True in found:
-                assert self.told.asked.get(tag), f"{tag} was committed, which nobody asked for"
-        for (tag, place), written in self.told.written.items():
-            if tag in self.told.committed:
+                assert self.promises.asked.get(tag), f"{tag} was committed, which nobody asked for"
+        for (tag, place), written in self.promises.written.items():
+            if tag in self.promises.committed:
                 assert ended[tag] == {True}, f"{tag} was said to be committed"
                 count = sum(written.values())
                 assert records[tag][place] == count, f"{tag} lost or repeated records in {place}"
         committed = self.offsets.of(GROUP)
         for one in committed.values():
-            assert self.told.asked[one.metadata]
+            assert self.promises.asked[one.metadata]
             assert ended.get(one.metadata, {True}) == {True}, "offsets without their records"
-        return len(self.told.committed)
+        return len(self.promises.committed)
 
 
 def _first_value(batch: bytes) -> str:
@@ -493,8 +493,8 @@ def test_much_is_committed() -> None:
         Producer(world, f"id{n}")
     chaos(world)
     sim.run(RUN_MS, world.check)
-    assert len(world.told.committed) > 20
-    assert len(world.told.asked) > len(world.told.committed)
+    assert len(world.promises.committed) > 20
+    assert len(world.promises.asked) > len(world.promises.committed)
     assert world.incarnation > 2
     assert world.offsets.of(GROUP)
     assert OFFSETS not in PLACES

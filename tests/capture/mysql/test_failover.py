@@ -121,8 +121,8 @@ def test_a_capture_goes_on_at_the_server_that_takes_over(pair) -> None:
         with source.running() as capture:
             source.follows(capture, lambda: capture.done.is_caught_up)
             [(file, place, *_)] = source.rows("SHOW MASTER STATUS")
-            told = token(source.name, f"{file}:{place}", log=source.log)
-        assert told.startswith(source.topic("t"))
+            waits_for = token(source.name, f"{file}:{place}", log=source.log)
+        assert waits_for.startswith(source.topic("t"))
         after = state_of(source)
         assert (before.system, after.system) in {("7/shop", "8/shop"), ("8/shop", "7/shop")}
         assert after.position > before.position

@@ -31,7 +31,7 @@ def rows(source: PostgresSource, table: str) -> dict[int, object]:
 
 
 @pytest.mark.parametrize(
-    ("told", "what"),
+    ("published", "what"),
     [
         ("TABLE p, t (id)", "only the columns id"),
         ("TABLE p, t WHERE (id > 1)", "rows only WHERE"),
@@ -40,13 +40,15 @@ def rows(source: PostgresSource, table: str) -> dict[int, object]:
         ("ALL TABLES", "under its partitions' names"),
     ],
 )
-def test_a_publication_that_leaves_something_out_is_refused(source, told, what) -> None:
+def test_a_publication_that_leaves_something_out_is_refused(source, published, what) -> None:
     """The server would pass over it without a word. The message's SQL makes it whole."""
     source.execute(f"CREATE TABLE t (id int PRIMARY KEY, v int); {PARTITIONED}")
     root = "publish_via_partition_root = true"
     if "partitions" not in what:
-        told = told[:-1] + f", {root})" if "WITH" in told else f"{told} WITH ({root})"
-    source.execute(f"CREATE PUBLICATION mine FOR {told}")
+        published = (
+            published[:-1] + f", {root})" if "WITH" in published else f"{published} WITH ({root})"
+        )
+    source.execute(f"CREATE PUBLICATION mine FOR {published}")
     tables = ("public.t", "public.p")
     with pytest.raises(SetupError, match=what) as refused:
         source.run(*tables, publication="mine")

@@ -58,11 +58,11 @@ def test_json_is_that_of_the_format_debezium_and_valid(types, registry) -> None:
             found = read(value, SerializationContext(topic, MessageField.VALUE))
             assert found["after"] == other["after"]
             assert found["source"].keys() == other["source"].keys()
-    told = json.loads(newest(registry, f"{topic}-value"))
-    jsonschema.Draft7Validator.check_schema(told)
+    schema = json.loads(newest(registry, f"{topic}-value"))
+    jsonschema.Draft7Validator.check_schema(schema)
     wrong = {**other, "after": {**other["after"], "id": "text"}}
-    assert not jsonschema.Draft7Validator(told).is_valid(wrong)
-    titles = json.dumps(told)
+    assert not jsonschema.Draft7Validator(schema).is_valid(wrong)
+    titles = json.dumps(schema)
     assert "io.debezium.time.MicroTimestamp" in titles
     assert "org.apache.kafka.connect.data.Decimal" in titles
 
@@ -191,9 +191,18 @@ def test_a_sink_follows_it(source, registry, format_, tmp_path) -> None:
     source.run(format=format_, registry=registry)
     path = tmp_path / "t.db"
     columns = "id BIGINT, paid DECIMAL(8, 2), at TIMESTAMP, day DATE"
-    told = [source.topic("users"), str(path), "--table", "users", "--schema", columns]
-    told += ["--key", "id", "--format", "debezium", "--registry", registry, "--broker", source.log]
-    follow = [*told, "--once"]
+    arguments = [source.topic("users"), str(path), "--table", "users", "--schema", columns]
+    arguments += [
+        "--key",
+        "id",
+        "--format",
+        "debezium",
+        "--registry",
+        registry,
+        "--broker",
+        source.log,
+    ]
+    follow = [*arguments, "--once"]
 
     def followed() -> list[tuple[Any, ...]]:
         found = CliRunner().invoke(sink, follow, catch_exceptions=False)

@@ -39,11 +39,11 @@ def replayed(source, topic: str) -> dict[object, object]:
     """What a topic's records make of a table; rows of a snapshot may replace what is there."""
     rows: dict[object, object] = {}
     for key, value in source.records(topic):
-        told = tuple(key.values())
+        place = tuple(key.values())
         if value is None or value["after"] is None:
-            rows.pop(told, None)
+            rows.pop(place, None)
         else:
-            rows[told] = tuple(value["after"].values())
+            rows[place] = tuple(value["after"].values())
     return rows
 
 
@@ -281,15 +281,15 @@ def test_a_large_table_that_is_read_anew_loses_what_is_gone(source, monkeypatch)
         drop(source.name, **ask)
         source.execute("DELETE FROM t WHERE id % 7 = 0")
     notes = [value for _, value in source.records(f"{source.name}.notifications")]
-    told = [one for one in notes if one["aggregate_type"] == "Incremental Snapshot"]
-    assert [one["type"] for one in told[:5]] == [
+    notifications = [one for one in notes if one["aggregate_type"] == "Incremental Snapshot"]
+    assert [one["type"] for one in notifications[:5]] == [
         *3 * ["IN_PROGRESS"],
         "TABLE_SCAN_COMPLETED",
         "COMPLETED",
     ]
     keys = ("maximum_key", "last_processed_key", "current_collection_in_progress")
-    assert [told[1]["additional_data"][one] for one in keys] == ["50", "40", "public.t"]
-    assert told[3]["additional_data"]["total_rows_scanned"] == "50"
+    assert [notifications[1]["additional_data"][one] for one in keys] == ["50", "40", "public.t"]
+    assert notifications[3]["additional_data"]["total_rows_scanned"] == "50"
 
 
 def test_a_chunk_s_rows_have_their_version_before_a_change_has_it(source) -> None:

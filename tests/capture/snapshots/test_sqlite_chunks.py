@@ -21,7 +21,7 @@ def _small(monkeypatch) -> None:
     monkeypatch.setattr(_chunks, "CHUNK_ROWS", 7)
 
 
-def told(records: list[tuple[Any, Any]]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+def materialized(records: list[tuple[Any, Any]]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
     """What a topic's records make of a table."""
     rows: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     for key, value in records:
@@ -88,7 +88,7 @@ def test_rows_change_and_the_capture_stops_while_a_table_is_read(sqlite_source, 
     with source.running("t"):
         captured(source)
     records = source.records(topic)
-    found = {**told(records)}
+    found = {**materialized(records)}
     now = {
         (a, b if not isinstance(b, bytes) else "AP8="): v
         for a, b, v in source.rows("SELECT * FROM t")

@@ -107,7 +107,9 @@ def test_a_program_goes_on_without_its_jvm(tmp_path: Path) -> None:
         child.kill()
         child.wait()
     said = stderr.read_text()
-    told = [line for line in said.splitlines() if line.startswith("WARNING penstock.engine.spark")]
-    assert ["It is started again" in line for line in told] == [True] * 2
+    warnings = [
+        line for line in said.splitlines() if line.startswith("WARNING penstock.engine.spark")
+    ]
+    assert ["It is started again" in line for line in warnings] == [True] * 2
     assert "Traceback" not in said
     assert "py4j" not in said

@@ -89,8 +89,8 @@ def test_orders_and_window_functions_are_shown_as_in_sql() -> None:
     text = explain(compile_graph(app.graph(), {"orders": 1}, 2))
     assert "window functions by customer" in text
     assert "order amount DESC" in text
-    for told in ("= row_number()", "= lag(amount, 2)", "= sum(amount) over rows -3 to 1"):
-        assert told in text, text
+    for definition in ("= row_number()", "= lag(amount, 2)", "= sum(amount) over rows -3 to 1"):
+        assert definition in text, text
     assert not re.search(r"True|False|None|{", text)
 
 
@@ -130,16 +130,16 @@ def test_a_running_pipelines_figures_are_shown(
     facts = Facts("shop", 1, "here", str(directory), 0, 0, nodes=totals.figures(0))
     write_facts(directory, facts)
     found = CliRunner().invoke(main, words, catch_exceptions=False)
-    told = re.findall(
+    lines = re.findall(
         r"^ *(.*?)  \(([\d,> -]+) rows, (\d+\.\d{3}) s, (.*)%\)$", found.output, re.MULTILINE
     )
-    rows = {name.split("  ")[0]: counts for name, counts, _, _ in told}
+    rows = {name.split("  ")[0]: counts for name, counts, _, _ in lines}
     assert rows["orders"] == "40 -> 40"
     assert rows["where amount >= 100"] == "40 -> 20"
     assert rows["[3] aggregate by customer"] == "40 -> 2"
     assert rows["-> topic large, rows"] == "20"
-    assert len(told) == len(progress_nodes(run))
-    assert sum(float(share) for *_, share in told) == pytest.approx(100, abs=1)
+    assert len(lines) == len(progress_nodes(run))
+    assert sum(float(share) for *_, share in lines) == pytest.approx(100, abs=1)
 
 
 def progress_nodes(run: ps.testing.Run) -> set[str]:

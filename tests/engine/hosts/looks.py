@@ -42,9 +42,11 @@ def _by_key(records: Sequence[Record]) -> dict[str, list[Any]]:
     """Each key's records in their order; those of several keys, and without any, are in none."""
     found = defaultdict(list)
     for one in records:
-        told = sorted(one.headers.items())  # of dead letters, which are in order by whose they are
-        of = [text for name, text in told if name in {"penstock.topic", "penstock.partition"}]
-        found[f"{one.partition} {one.key!r} {of}"].append((one.value, one.timestamp_ms, told))
+        headers = sorted(
+            one.headers.items()
+        )  # of dead letters, which are in order by whose they are
+        of = [text for name, text in headers if name in {"penstock.topic", "penstock.partition"}]
+        found[f"{one.partition} {one.key!r} {of}"].append((one.value, one.timestamp_ms, headers))
     return {
         key: sorted(some, key=repr) if key.endswith("None []") else some
         for key, some in found.items()

@@ -82,9 +82,11 @@ def read(address: str, topics: list[str]) -> dict[str, list[Record]]:
                 for records in reader.read(topic, partition, 0, end):
                     keys, values = records.keys().to_pylist(), records.values().to_pylist()
                     for i, (key, value) in enumerate(zip(keys, values, strict=True)):
-                        told = {n: (b or b"").decode() for n, b in header(records, i)}
+                        headers = {n: (b or b"").decode() for n, b in header(records, i)}
                         at_ms = int(records.timestamp_ms[i])
-                        record = Record(partition, int(records.offset[i]), key, value, at_ms, told)
+                        record = Record(
+                            partition, int(records.offset[i]), key, value, at_ms, headers
+                        )
                         found[topic].append(record)
     return found
 

@@ -109,11 +109,11 @@ def test_corrections_of_one_side_correct_the_pairs() -> None:
     for at in ("12:00:10", "12:02:00", "12:00:20", "12:30:00"):
         run.send("clicks", session="a", url="/", clicked=at)
         run.settle()
-    told = [
+    changes = [
         (row["op"], *(side and side["clicks"] for side in (row["before"], row["after"])))
         for row in values(run, "joined")
     ]
-    assert told == [("c", None, 1), ("d", 1, None), ("c", None, 2), ("c", None, 1)]
+    assert changes == [("c", None, 1), ("d", 1, None), ("c", None, 2), ("c", None, 1)]
 
 
 @pytest.mark.parametrize("how", get_args(How))

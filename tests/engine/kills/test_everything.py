@@ -125,7 +125,7 @@ def test_nothing_shows(tmp_path: Path) -> None:
         with ended(Pipeline("calm", tmp_path / "calm.penstock", address)) as calm:
             calm.wait_for(ends)
             calm.stop()
-        told = f"seed {SEED}, kills {dict(fire.counts)}, {feed.sent:,} events"
+        summary = f"seed {SEED}, kills {dict(fire.counts)}, {feed.sent:,} events"
         fire.look()
         assert fire.committed.rows > 100
         disturbed = contents("hit", directory, address)
@@ -136,15 +136,15 @@ def test_nothing_shows(tmp_path: Path) -> None:
             if (
                 what == "dead letters"
             ):  # a reason names the operators, which the programs share in part
-                assert set(map(_place, mine)) == set(map(_place, theirs)), f"{what}; {told}"
+                assert set(map(_place, mine)) == set(map(_place, theirs)), f"{what}; {summary}"
             else:
-                assert mine == theirs, f"{what}: {mine - theirs} for {theirs - mine}; {told}"
+                assert mine == theirs, f"{what}: {mine - theirs} for {theirs - mine}; {summary}"
         snapshot = Views(directory).snapshot()
         for view, wanted in expected(address).items():
             assert len(wanted), view
             found = snapshot.table(view).select(wanted.column_names)
-            assert rows_of(found) == rows_of(wanted), f"{view} is not what DuckDB gives; {told}"
-        print(told)
+            assert rows_of(found) == rows_of(wanted), f"{view} is not what DuckDB gives; {summary}"
+        print(summary)
     finally:
         broker.stop()
 

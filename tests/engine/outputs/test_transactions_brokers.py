@@ -104,8 +104,8 @@ def lost_end(address: str) -> bool:
         cluster = client._cluster
 
         def asked() -> bool:
-            told = {"transactional_ids": [TRANSACTIONAL_ID]}
-            answer = cluster.call(cluster.any(), DESCRIBE_TRANSACTIONS, told, newest=0)
+            fields = {"transactional_ids": [TRANSACTIONAL_ID]}
+            answer = cluster.call(cluster.any(), DESCRIBE_TRANSACTIONS, fields, newest=0)
             [found] = answer["transaction_states"]
             if found["error_code"]:
                 raise broker_error(found["error_code"], "describe a transaction")

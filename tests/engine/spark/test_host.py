@@ -69,13 +69,13 @@ def run(
     monkeypatch.setattr(module, "ROOM_WAIT_S", 0.0)
     monkeypatch.setattr(module, "RETRY_S", 0.0)
     job: Any = SimpleNamespace(physical=SimpleNamespace(graph=SimpleNamespace(nodes=())))
-    told: list[None] = []
+    restarts: list[None] = []
     host = SparkHost(
         spark or Spark(),  # type: ignore[arg-type]
         job,
         lanes=1,
         log="spark.log",
-        on_restart=lambda: told.append(None),
+        on_restart=lambda: restarts.append(None),
     )
 
     def standing(_spark: object, _job: object, _lanes: int, on_start: Any, _: object) -> Any:
@@ -91,7 +91,7 @@ def run(
     monkeypatch.setattr(module, "_Standing", standing)
     done: list[Any] = []
     host.run(steps, done.append, lambda: bool(done))
-    return done, len(told)
+    return done, len(restarts)
 
 
 @pytest.mark.parametrize(
@@ -109,8 +109,8 @@ def test_a_full_disk_is_waited_for(
     """However long it takes until there is room; it is said once a minute, not at each attempt."""
     with caplog.at_level(logging.WARNING):
         assert run(monkeypatch, Steps(error, 20))[0][0] is BATCH
-    [told] = [record.getMessage() for record in caplog.records]
-    assert told.startswith("expected disk space for the pipeline's state or log; found none")
+    [warning] = [record.getMessage() for record in caplog.records]
+    assert warning.startswith("expected disk space for the pipeline's state or log; found none")
 
 
 def test_other_failures_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,9 +130,9 @@ def test_a_jvm_that_is_gone_is_started_again(
 ) -> None:
     """As often as it takes until there is a batch, within bounds; each time is told."""
     spark = Spark()
-    batches, told = run(monkeypatch, Steps(error, module.JOBS_MAX - 1), spark)
+    batches, restarts = run(monkeypatch, Steps(error, module.JOBS_MAX - 1), spark)
     assert batches[0] is BATCH
-    assert told == spark.starts == module.JOBS_MAX - 1
+    assert restarts == spark.starts == module.JOBS_MAX - 1
 
 
 @pytest.mark.parametrize(

@@ -70,8 +70,8 @@ def ended(process: subprocess.Popen[str]) -> str:
 def test_the_one_that_stands_by_becomes_the_daemon(waiting: standby.Begun, tmp_path: Path) -> None:
     """It has the daemon's streams, environment, arguments and folder, and ends with its input."""
     process = daemon(tmp_path, WORD="this", **{standby.ADDRESS: waiting.address})
-    told = f"taken {waiting.process.pid} this {tmp_path} ['pyspark.worker']"
-    assert ended(process) == told
+    expected = f"taken {waiting.process.pid} this {tmp_path} ['pyspark.worker']"
+    assert ended(process) == expected
     assert waiting.process.wait(PATIENCE_S) == 0
     assert not waiting.folder.exists()
 

@@ -79,7 +79,7 @@ def test_another_session_takes_the_place_of_one_that_failed(
     monkeypatch.setattr(module, "_let_go", lambda _: None)  # of other tests' JVM
     goes_on, session = threading.Event(), Session()
     starts = iter([ConnectionRefusedError(), session])
-    told: list[str] = []
+    called: list[str] = []
 
     def start() -> Any:
         found = next(starts)
@@ -88,10 +88,10 @@ def test_another_session_takes_the_place_of_one_that_failed(
         assert goes_on.wait(PATIENCE_S)
         return found
 
-    spark = Spark(start=start, before=lambda: told.append("before"))
+    spark = Spark(start=start, before=lambda: called.append("before"))
     wait_until(spark.is_gone)
     spark.start_again()
-    assert told == ["before"] * 2
+    assert called == ["before"] * 2
     assert not spark.is_gone()
     goes_on.set()
     assert spark.place is session

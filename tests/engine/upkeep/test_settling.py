@@ -201,9 +201,9 @@ def test_what_a_machine_loses_is_made_again(
     users = Snapshot(pipeline.store, pipeline.driver.version).table("users")
     letters = [r for r in log.records("settling.dead-letters") if r.value == b"no row"]
     late = sum(pipeline.driver.version["counts"]["late"].values())
-    told = f"PENSTOCK_SETTLING_SEED={SEED}, run {number}"
-    assert sum(users.column("n").to_pylist()) == len(sent) - bad - late, told
-    assert len(letters) == bad, told
+    repeat = f"PENSTOCK_SETTLING_SEED={SEED}, run {number}"
+    assert sum(users.column("n").to_pylist()) == len(sent) - bad - late, repeat
+    assert len(letters) == bad, repeat
 
 
 def test_a_process_that_ends_loses_nothing(tmp_path: Path) -> None:

@@ -40,9 +40,9 @@ def test_filters_are_asked_in_conditions_and_queries() -> None:
     assert sorted(row["page"] for row in run.view("of_ann").rows()) == ["cart", "home"]
     names = "(VALUES ('ann'), ('bob'), ('bot 1'), ('eve')) t(n)"
     query = f"SELECT page, n FROM pages, {names} WHERE might_contain({{}}, n) ORDER BY page, n"
-    told = [tuple(row.values()) for row in asked(run, query.format("seen"))]
+    seen = [tuple(row.values()) for row in asked(run, query.format("seen"))]
     home = [("home", "ann"), ("home", "bob"), ("home", "bot 1")]
-    assert told == [("cart", "ann"), ("cart", "bob"), *home]
+    assert seen == [("cart", "ann"), ("cart", "bob"), *home]
     assert asked(run, query.format("bots")) == [{"page": "home", "n": "bot 1"}]
 
 

@@ -27,16 +27,16 @@ def test_an_open_window_is_written_once_an_interval() -> None:
         run.settle()
         if i == 2:
             run.restart()
-    told = [v["n"] for v in values(run, "early")]
-    assert len(told) <= 1  # the first one at most
+    counts = [v["n"] for v in values(run, "early")]
+    assert len(counts) <= 1  # the first one at most
     run.advance("11 seconds")
-    assert [v["n"] for v in values(run, "early")] == [*told, 5]
+    assert [v["n"] for v in values(run, "early")] == [*counts, 5]
     assert [(v["op"], v["after"]["n"]) for v in values(run, "large")] == [("c", 5)]
     run.advance("30 seconds")
-    assert [v["n"] for v in values(run, "early")] == [*told, 5]
+    assert [v["n"] for v in values(run, "early")] == [*counts, 5]
     run.send("events", user="a", n=-4, at="12:00:09")
     run.advance("11 seconds")
-    assert [v["n"] for v in values(run, "early")] == [*told, 5, 1]
+    assert [v["n"] for v in values(run, "early")] == [*counts, 5, 1]
     assert values(run, "large")[-1]["op"] == "d"
     [record, *_] = run.topic("early")
     assert json.loads(record.key) == {"window_start": "2000-01-01T00:00:00Z", "user": "a"}

@@ -56,14 +56,14 @@ def found(app: ps.App, events: list[tuple[str, int]], cuts: list[int]) -> dict[s
         if i in cuts:
             run.settle()
     run.settle()
-    told: dict[str, Any] = {view: run.view(view).rows() for view in (*WINDOWS, "corrected")}
+    results: dict[str, Any] = {view: run.view(view).rows() for view in (*WINDOWS, "corrected")}
     topics = [f"{kind}-closed" for kind in WINDOWS] + ["sliding", "counted", "joined"]
-    told |= {topic: Counter(record.value for record in run.topic(topic)) for topic in topics}
+    results |= {topic: Counter(record.value for record in run.topic(topic)) for topic in topics}
     late = [json.loads(letter.value or b"")["id"] for letter in run.dead_letters()]
     counts = run.store.version(run.store.newest_version())["counts"]
-    told["late"] = sorted(late)
-    told["counts"] = sorted(counts["late_by_view"].values()), sum(counts["late"].values())
-    return told
+    results["late"] = sorted(late)
+    results["counts"] = sorted(counts["late_by_view"].values()), sum(counts["late"].values())
+    return results
 
 
 @settings(max_examples=examples(20), deadline=None)

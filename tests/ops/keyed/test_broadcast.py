@@ -40,7 +40,7 @@ def text_of(rules: pa.Table) -> str:
     return str(sorted((row["id"], row["factor"]) for row in rules.to_pylist()))
 
 
-def told(rows: pa.Table, state: pa.Table, until: dt.datetime, rules: pa.Table) -> Any:
+def sums(rows: pa.Table, state: pa.Table, until: dt.datetime, rules: pa.Table) -> Any:
     """Sums of each key, with the table as it is told; some time after a row, the sum again."""
     kept = {row["k"]: row for row in state.to_pylist()}
     text, out = text_of(rules), []
@@ -68,7 +68,7 @@ class WithFunction(Contract):
     def __init__(self, rules: Rules, **options: Any) -> None:
         made = Process(INPUT, ("k",), OUTPUT, "at", STATE, "wake", "told", rules=rules)
         super().__init__(made, timed=True, **options)
-        whole = Process(INPUT, ("k",), OUTPUT, "at", STATE, "wake", "told", told, rules=rules)
+        whole = Process(INPUT, ("k",), OUTPUT, "at", STATE, "wake", "told", sums, rules=rules)
         self.operator = whole
 
 
@@ -128,21 +128,21 @@ def test_a_row_meets_the_table_of_its_time(batches: Any, shards: int, seed: int)
         return mark
 
     for rows_, changes in batches:
-        rows, told_ = [], []
+        rows, rules_ = [], []
         for at, k, n in rows_:
             if (at, k) not in instants:
                 instants.add((at, k))
                 rows.append(((k, n), at, marked(0, at)))
         for at, id_, factor in changes:
             offset += 1
-            told_.append(((id_, factor, offset, factor is None), at, marked(1, at)))
+            rules_.append(((id_, factor, offset, factor is None), at, marked(1, at)))
         there += [(at, k, n) for (k, n), at, mark in rows if at >= mark]
-        changed += [(at, o, i, f) for (i, f, o, _), at, mark in told_ if at >= mark]
+        changed += [(at, o, i, f) for (i, f, o, _), at, mark in rules_ if at >= mark]
         frontiers = [one - LATENESS if one > NO_TIME else NO_TIME for one in newest]
         tables = [
             delta(schema, [one[0] for one in some], times=[one[1] for one in some],
                   marks=[one[2] for one in some])
-            for schema, some in ((INPUT, rows), (changes_schema, told_))
+            for schema, some in ((INPUT, rows), (changes_schema, rules_))
         ]  # fmt: skip
         run.step(tables, frontiers)
         found = Counter({(t, k, n, s, us(at)): c for (t, k, n, s, at), c in run.total().items()})

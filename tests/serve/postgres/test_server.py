@@ -47,7 +47,7 @@ def rest(client: socket.socket) -> bytes:
 
 def test_what_makes_no_sense_is_reported_and_ends(server: PostgresServer) -> None:
     """A length, a version or a password that can't be ends the connection, with an error; so does silence."""
-    for data, told in (
+    for data, error in (
         (struct.pack("!i", -1), b"C08P01\0"),
         (struct.pack("!i", 1 << 30), b"C08P01\0"),
         (struct.pack("!ii", 9, 2 << 16) + b"\0", b"C08P01\0"),
@@ -60,7 +60,7 @@ def test_what_makes_no_sense_is_reported_and_ends(server: PostgresServer) -> Non
         with connected(server) as client:
             client.sendall(data)
             client.shutdown(socket.SHUT_WR)
-            assert told in rest(client), data
+            assert error in rest(client), data
 
 
 def test_a_log_in_has_its_time_however_slowly_it_comes(

@@ -172,13 +172,13 @@ def changed(version: int, since: int | None, rows: list[tuple[int, int]]) -> Ans
 
 def test_a_view_is_followed_by_a_copy() -> None:
     """Each version's rows have its number and their weights; PROGRESS ends it; what is lost is an error."""
-    told: list[Answer] = []
+    script: list[Answer] = []
     followed: list[Subscription] = []
     held: list[int] = []
 
     def follow(what: Subscription) -> Iterator[Answer]:
         followed.append(what)
-        yield from told
+        yield from script
 
     def ask(question: Question) -> Answer:
         if "nothing" in question.query:
@@ -196,19 +196,19 @@ def test_a_view_is_followed_by_a_copy() -> None:
         answers = query(session, text)
         return kinds(answers), [body for kind, body in answers if kind in b"dCE"]
 
-    told[:] = changed(3, None, [(7, 1), (8, 2)]), changed(5, 3, [(7, -1)])
+    script[:] = changed(3, None, [(7, 1), (8, 2)]), changed(5, 3, [(7, -1)])
     assert said("COPY (SUBSCRIBE v UNTIL VERSION 5) TO STDOUT") == (
         b"HdddcCZ",
         [b"3\t1\t7\n", b"3\t2\t8\n", b"5\t-1\t7\n", b"COPY 3\0"],
     )
-    told[:] = [changed(5, 3, [(7, -1)])]
+    script[:] = [changed(5, 3, [(7, -1)])]
     _, lines = said(
         'copy (subscribe to "V""w" with (progress) from version 3 until version 4) to stdout csv header'
     )
     assert lines[:-1] == [b"version,progressed,weight,n\n", b"5,f,-1,7\n", b"5,t,,\n"]
     assert followed == [Subscription("v", None, 5), Subscription('V"w', 3, 4, progress=True)]
     assert held[-1] < max(held)
-    told[:] = changed(3, None, [(7, 1)]), changed(2, None, [(6, 1)])
+    script[:] = changed(3, None, [(7, 1)]), changed(2, None, [(6, 1)])
     assert said("COPY (SUBSCRIBE v) TO STDOUT")[0] == b"HdEZ"
     for text, code in (
         ("COPY (SUBSCRIBE v FROM VERSION 3) TO STDOUT", b"C72000"),  # 3 isn't kept
@@ -217,7 +217,7 @@ def test_a_view_is_followed_by_a_copy() -> None:
         ("SUBSCRIBE v", b"C0A000"),
     ):
         assert code in said(text)[1][-1]
-    told[:] = [changed(3, None, [(one, 1) for one in range(1_000)])]
+    script[:] = [changed(3, None, [(one, 1) for one in range(1_000)])]
     assert b"C53200" in said("COPY (SUBSCRIBE v) TO STDOUT")[1][-1]
 
 
@@ -391,10 +391,10 @@ def test_other_columns_than_described_are_an_error(session: Session, versions: V
         assert kinds(send(b"E", b"\0" + bytes(4))) == b"DDDDDC"
     versions.type = "HUGEINT"
     send(b"B", b"\0s\0" + bytes(6))
-    [(kind, told)] = send(b"E", b"\0" + bytes(4))
+    [(kind, error)] = send(b"E", b"\0" + bytes(4))
     assert kind == b"E"
-    assert b"C0A000\0" in told
-    assert b"RRevalidateCachedQuery\0" in told
+    assert b"C0A000\0" in error
+    assert b"RRevalidateCachedQuery\0" in error
 
 
 def test_isolation_is_taken_however_it_is_written(session: Session, versions: Versions) -> None:

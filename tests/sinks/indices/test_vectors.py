@@ -25,9 +25,9 @@ SCHEMA = "id BIGINT NOT NULL, name STRING, at ARRAY<FLOAT>"
 ROUNDS = rounds("PENSTOCK_VECTOR_ROUNDS", quick=3, full=10)
 
 
-def follow(path: Path, topic: Any, schema: str = SCHEMA, **told: Any) -> Any:
+def follow(path: Path, topic: Any, schema: str = SCHEMA, **settings: Any) -> Any:
     """Follows until everything was written."""
-    one = target(path, **{"column": "at", "dimensions": 2, **told})
+    one = target(path, **{"column": "at", "dimensions": 2, **settings})
     sink = Sink(one, topic.name, schema, key="id", log=topic.log, name="near")
     return sink.run(until=lambda done: done.lag == 0)
 
@@ -81,9 +81,9 @@ def test_another_form_is_refused(tmp_path, topic) -> None:
     path = tmp_path / "users.vectors"
     topic.send({"id": 1, "at": [1, 0]})
     follow(path, topic)
-    for told in ({"dimensions": 3}, {"metric": "l2sq"}, {"column": "name"}):
+    for changed in ({"dimensions": 3}, {"metric": "l2sq"}, {"column": "name"}):
         with pytest.raises(UserError, match=r"expected the index|as an ARRAY"):
-            follow(path, topic, **told)
+            follow(path, topic, **changed)
     one = target(path, column="at", dimensions=2)
     other = Sink(one, topic.name, SCHEMA, key="id", log=topic.log)
     with pytest.raises(UserError, match="belong to the sink"):
@@ -92,11 +92,11 @@ def test_another_form_is_refused(tmp_path, topic) -> None:
         Vectors(tmp_path / "none")
 
 
-@pytest.mark.parametrize("told", ["", "?column=at", "?column=at&dimensions=x", "?dimensions=2"])
-def test_an_address_says_what_vectors_are(tmp_path, told) -> None:
+@pytest.mark.parametrize("query", ["", "?column=at", "?column=at&dimensions=x", "?dimensions=2"])
+def test_an_address_says_what_vectors_are(tmp_path, query) -> None:
     """Column and dimensions; the metric may be left out."""
     with pytest.raises(UserError, match="expected column=NAME&dimensions=NUMBER"):
-        from_address(f"{tmp_path}/a.vectors{told}", "")
+        from_address(f"{tmp_path}/a.vectors{query}", "")
     for metric in ("", "&metric=ip"):
         assert from_address(f"{tmp_path}/a.vectors?column=at&dimensions=2{metric}", "")
     with pytest.raises(UserError, match="metric='cos'"):

@@ -73,8 +73,10 @@ def test_many_rows_that_are_refused_take_few_transactions(place, topic, monkeypa
     topic.send(*bad)
     target = place.make(table="users")
     statements, execute, sent, send = [], target.execute, [], Letters.send
-    target.execute = lambda *told: (statements.append(told[0]), execute(*told))[1]
-    monkeypatch.setattr(Letters, "send", lambda *told: (sent.append(told), send(*told))[1])
+    target.execute = lambda *arguments: (statements.append(arguments[0]), execute(*arguments))[1]
+    monkeypatch.setattr(
+        Letters, "send", lambda *arguments: (sent.append(arguments), send(*arguments))[1]
+    )
     sink = Sink(target, topic.name, "id BIGINT NOT NULL, name STRING", key="id", log=topic.log)
     done = sink.run(until=lambda done: done.lag == 0)
     assert (done.upserts, done.dead) == (6, 294)

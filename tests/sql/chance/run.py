@@ -57,16 +57,16 @@ def tried(first: int, count: int, make: Callable[[int], str] = query_of) -> tupl
         "shaken": part % 8 == 1,
     }
     seeds = {make(seed): seed for seed in range(first, first + count)}
-    told: list[str] = []
+    failures: list[str] = []
     for query, error in failing(list(seeds), **how):
         least = smaller(query, type(error), how)
         text = str(error).splitlines()
-        told.append(
+        failures.append(
             f"seed {seeds.get(query, first)}: {query}\n  smaller: {least}\n  compare_all([…], "
             f"{', '.join(f'{name}={value}' for name, value in how.items())})\n  "
             f"{type(error).__name__}: {' '.join(text)[-600:]}"
         )
-    return count, told
+    return count, failures
 
 
 def smaller(query: str, kind: type[Exception], how: Mapping[str, Any]) -> str:
@@ -131,7 +131,7 @@ def run(count: int, *, first: int, processes: int) -> list[str]:
         What failed.
     """
     started, done = time.monotonic(), 0
-    told: list[str] = []
+    failures: list[str] = []
     with ProcessPoolExecutor(
         processes,
         multiprocessing.get_context("spawn"),
@@ -142,14 +142,14 @@ def run(count: int, *, first: int, processes: int) -> list[str]:
         starts = range(first, first + count, TOGETHER)
         waiting = [pool.submit(tried, at, min(TOGETHER, first + count - at)) for at in starts]
         for one in as_completed(waiting):
-            some, failures = one.result()
-            done, told = done + some, told + failures
-            for failure in failures:
+            some, new = one.result()
+            done, failures = done + some, failures + new
+            for failure in new:
                 print(failure, flush=True)
             seconds = time.monotonic() - started
             rate = done / seconds
-            print(f"{done} of {count}, {rate:.1f} queries/s, {len(told)} failed", flush=True)
-    return told
+            print(f"{done} of {count}, {rate:.1f} queries/s, {len(failures)} failed", flush=True)
+    return failures
 
 
 def main() -> None:
@@ -159,9 +159,9 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--processes", type=int, default=2)
     asked = parser.parse_args()
-    told = run(asked.count, first=asked.first, processes=asked.processes)
-    print(f"{asked.count} queries from seed {asked.first}: {len(told)} failed")
-    sys.exit(bool(told))
+    failures = run(asked.count, first=asked.first, processes=asked.processes)
+    print(f"{asked.count} queries from seed {asked.first}: {len(failures)} failed")
+    sys.exit(bool(failures))
 
 
 if __name__ == "__main__":

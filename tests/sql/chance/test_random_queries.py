@@ -27,8 +27,8 @@ FIRST = int(os.environ.get("PENSTOCK_SQL_FIRST", "0"))
 def run(first: int, last: int, make: Callable[[int], str] = query_of) -> None:
     """Runs the queries of some seeds; those that fail are told one by one."""
     for seed in range(first, last, TOGETHER):
-        _, told = tried(seed, min(TOGETHER, last - seed), make)
-        assert not told, "\n".join(told)
+        _, failures = tried(seed, min(TOGETHER, last - seed), make)
+        assert not failures, "\n".join(failures)
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -140,7 +140,7 @@ def test_a_capture_that_is_paused_or_killed_says_so(broker: BrokerProcess, tmp_p
     with command(tmp_path, *words, *at):
         running = state(broker.address, "captures", "shop", "running")
         assert running["level"] == "good"
-        for word, name, told in (
+        for word, name, advice in (
             ("pause", "paused", "penstock capture resume"),
             ("resume", "running", ""),
         ):
@@ -149,7 +149,7 @@ def test_a_capture_that_is_paused_or_killed_says_so(broker: BrokerProcess, tmp_p
                 check=True,
                 cwd=tmp_path,
             )
-            assert told in state(broker.address, "captures", "shop", name)["advice"]
+            assert advice in state(broker.address, "captures", "shop", name)["advice"]
     killed = state(broker.address, "captures", "shop", "no changes")
     assert (killed["level"], killed["since"] is not None) == ("wait", True)
     assert "the capture is stopped" in killed["reason"]

@@ -41,8 +41,8 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Log]:
 )
 def test_a_sinks_state(phase: str, age_ms: int, name: str, level: str, advice: str) -> None:
     """What it reported last, or that it reports no more; since when, and what helps."""
-    told = {"phase": phase, "trouble": "no route", "since_ms": NOW_MS, "at_ms": NOW_MS}
-    found = sink_state(told, NOW_MS + age_ms)
+    last_report = {"phase": phase, "trouble": "no route", "since_ms": NOW_MS, "at_ms": NOW_MS}
+    found = sink_state(last_report, NOW_MS + age_ms)
     assert (found["name"], found["level"], found["since"]) == (name, level, SINCE)
     assert advice in found["advice"]
     assert bool(found["reason"]) == (level != "good")
