@@ -103,6 +103,25 @@ def test_a_sink_is_paused_and_goes_on(place, topic) -> None:
     assert f"{name},{topic.name}" in found.output, found.output
 
 
+def test_a_sink_whose_target_is_away_is_paused(topic, tmp_path, monkeypatch) -> None:
+    """It needn't reach the target for that, and shows its lag meanwhile."""
+    monkeypatch.setattr(_sink, "BACKOFF_S", (0.05, 0.2))
+    topic.send({"id": 1, "name": "ann"})
+    path, name = tmp_path / "away" / "users.db", f"{topic.name}.users"
+    sink = Sink(sqlite(path, table="users"), topic.name, SCHEMA, key="id", log=topic.log)
+
+    def shown() -> list[tuple[str, int]]:
+        return [(s["phase"], s["lag"]) for s in status(topic.log) if s["name"] == name]
+
+    with running(sink):
+        wait_until(lambda: shown() == [("waiting", 1)], "it to wait")
+        pause(topic.log, name)
+        wait_until(lambda: shown() == [("paused", 1)], "it to pause")
+        path.parent.mkdir()
+        resume(topic.log, name)
+        wait_until(lambda: shown() == [("following", 0)], "the row")
+
+
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 def test_who_has_written_waits_until_the_target_has_it(place, topic) -> None:
     """Not while the sink is behind; a token of another topic, or a sink that never ran, is an error."""

@@ -306,6 +306,9 @@ class Sink:
             self._letters = Letters(client, producer, self.name, topic)
             if not self._has_topic(client, until):
                 return
+            self._hear(client, reader)  # also while the target is away
+            if self._is_paused:
+                return
             try:
                 offsets = self._target.open(self.name, self._rows)
                 if not self._keeps_offsets:
@@ -358,16 +361,22 @@ class Sink:
 
     def _rest(self, until: Callable[[Followed], bool] | None) -> None:
         """Is paused, with the target closed: who opens it alone may have it meanwhile."""
-        self._enter("paused", "")
+        topic = self._rows.topic
         with (
             Client(self._address, **self._settings) as client,
             Reader(self._address, **self._settings) as reader,
         ):
+            if not self.done.offsets:  # the target wasn't opened: those that were shown last
+                self._first = client.offsets(topic, "earliest")
+                known = client.committed(self.group, [topic])
+                self.done.offsets = {p: known.get((topic, p), o) for p, o in self._first.items()}
+            self._enter("paused", "")
+            self._show(client, client.offsets(topic, "latest"))
             while self._is_paused and not self._is_over(until):
                 if self._finishes.is_set():
                     self._end.set()
                 self._hear(client, reader)
-                self._show(client, client.offsets(self._rows.topic, "latest"))
+                self._show(client, client.offsets(topic, "latest"))
                 self._end.wait(WAIT_S)
         if not self._is_paused:
             self._enter("following", "")
