@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -111,7 +111,7 @@ class State:
 
     def encoded(self) -> bytes:
         """As a record's value."""
-        return orjson.dumps(asdict(self))
+        return orjson.dumps(self)
 
     @staticmethod
     def decoded(value: bytes) -> State:
