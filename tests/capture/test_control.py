@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import psycopg
@@ -11,13 +12,15 @@ import pytest
 from click.testing import CliRunner
 from tests.capture.sources import PostgresSource
 from tests.databases import PROGRAMS, postgres
-from tests.patience import wait_until
+from tests.patience import PATIENCE_S, wait_until
+from tests.ports import free_port
 
 from penstock.capture import Capture, _capture, control, drop, setup, status
 from penstock.capture._postgres import POSTGRES, _database, _stream
 from penstock.capture._postgres._database import own_name
 from penstock.capture._postgres._server import Server, _waits
 from penstock.capture._progress import last_value, state_topic
+from penstock.capture._status import names
 from penstock.cli import main
 from penstock.client import Client
 from penstock.errors import SetupError, UserError
@@ -240,6 +243,65 @@ def test_it_pauses_goes_on_and_is_dropped(source) -> None:
     assert source.rows("SELECT 1 FROM pg_publication") == []
     with pytest.raises(UserError, match=r"of the captures|found no captures"):
         status(name, source.log)
+
+
+def test_a_process_whose_capture_is_dropped_ends(any_source) -> None:
+    """Also while it is paused: it would begin again otherwise, with a slot that nobody wants."""
+    source, name = any_source, any_source.name
+    source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    capture = source.capture()
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(capture.run)
+        try:
+            wait_until(lambda: capture.done.phase == "streaming" or run.done())
+            control(name, "pause", source.log)
+            wait_until(lambda: capture.done.phase == "paused" or run.done())
+            assert "was dropped" in command("capture", "drop", name, "--broker", source.log)
+            with pytest.raises(
+                SetupError, match="its position is gone from the log: it was dropped"
+            ):
+                run.result(PATIENCE_S)
+        finally:
+            capture.stop()
+    with pytest.raises(UserError, match=r"of the captures|found no captures"):
+        status(name, source.log)
+
+
+def test_a_capture_that_is_dropped_before_its_snapshot_is_complete_leaves_no_slot(source) -> None:
+    """The server would keep its log for the slot until its disk is full."""
+    source.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    slots = f"SELECT slot_name FROM pg_replication_slots WHERE database = '{source.database}'"
+    with psycopg.connect(source.url) as other:
+        other.execute("LOCK TABLE t")
+        with source.running():
+            wait_until(lambda: source.rows(slots), "the slot")
+            printed = command("capture", "status", source.name, "--broker", source.log)
+    assert f"127.0.0.1:{source.server.port}" in printed
+    assert "its snapshot isn't complete" in printed
+    drop(source.name, source.log)
+    assert source.rows(f"{slots} UNION SELECT pubname FROM pg_publication") == []
+    assert source.run().snapshot_rows == 1
+
+
+def test_a_database_that_does_not_answer_is_reported_when_a_capture_is_dropped(source) -> None:
+    """With what to do: also where the database never comes back."""
+    source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source.run()
+    away = f"postgresql://postgres:secret7@127.0.0.1:{free_port()}/x"
+    arguments = ["capture", "drop", source.name, "--url", away, "--broker", source.log]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 1
+    assert "to let go of what it keeps for the capture" in done.output
+    assert f"penstock topics delete {source.name}.capture" in done.output
+    assert "secret7" not in done.output
+    drop(source.name, source.log)
+
+
+def test_topics_of_others_are_no_captures(source) -> None:
+    """A name may end as that of a capture's topic does."""
+    with Client(source.log) as client:
+        client.create_topic("screen.capture", exists_ok=True)
+        assert "screen" not in names(client)
 
 
 def test_the_command_captures_and_shows_no_password(source) -> None:

@@ -345,6 +345,7 @@ class _Session:
             if state is not None:
                 self._log.commit(replace(state, owner=run.owner))
                 run.owns, run.state = True, state
+                state = None if state.is_begun else state
             if self._waits_for_resume():
                 return
             self._database = self._open(settings)
@@ -364,11 +365,18 @@ class _Session:
 
         Raises:
             _TakenOverError: another one has.
+            SetupError: the capture was dropped.
         """
         if not self._run.owns:
             return
-        state = self._log.load()
-        if state is not None and state.owner != self._run.owner:
+        state, name = self._log.load(), self._settings.name
+        if state is None:  # to begin again would undo that
+            raise SetupError(
+                f"expected to continue the capture {name!r}; found that its position is gone from the log: "
+                f"it was dropped, or the topic {state_topic(name)} was deleted. Start it again with a new "
+                "snapshot"
+            )
+        if state.owner != self._run.owner:
             raise _TakenOverError(
                 f"expected to continue the capture {self._settings.name!r}; found that another process has "
                 "begun under this name. Run one at a time"
@@ -417,6 +425,8 @@ class _Session:
                 f"expected tables whose topics aren't the capture's own; found {', '.join(taken)} for "
                 f"{', '.join(sorted(own & {*topics.values()}))}. Give this capture another name=…"
             )
+        if state is None:
+            self._begin(system)
         details = database.prepare(state, topics, self._run.end.wait)
         if state is None:
             state = State(database.name, system, kind_of(settings.url).name)
@@ -460,6 +470,15 @@ class _Session:
         self._run.state = output.state
         self._done.position, self._done.time_us = output.state.position, output.state.time_us
         return output
+
+    def _begin(self, system: str) -> None:
+        """Stores what the database will keep for the capture: who drops it now has to let go of that."""
+        database, run = self._database, self._run
+        kind = kind_of(self._settings.url).name
+        claims = dict(database.claims)
+        state = State(database.name, system, kind, claims, owner=run.owner, is_begun=True)
+        self._log.commit(state)
+        run.owns, run.state = True, state
 
     def _topic_of(self, table: TableName) -> str | None:
         """The topic of a table."""

@@ -195,10 +195,13 @@ class Database(Protocol):
         name: its address, without a password.
         source: the connector's name in records, and the database's.
         topics: further topics that it writes to.
+        claims: of `State.details`, what `Kind.forget` needs to let go of what `prepare` makes.
     """
 
     @property
     def name(self) -> str: ...
+    @property
+    def claims(self) -> Mapping[str, str]: ...
     @property
     def source(self) -> tuple[str, str]: ...
     @property

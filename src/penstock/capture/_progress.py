@@ -26,9 +26,10 @@ from penstock.capture._envelope import Block, Headers, Record, Waiting
 from penstock.capture._schemas import Version
 from penstock.client import Client, Producer, Reader, TransactionalProducer
 from penstock.client.live_keys import LiveKeys
+from penstock.client.network.errors import UNKNOWN_TOPIC
 from penstock.client.producer import Part
 from penstock.core.partitioner import murmur2_partitions
-from penstock.errors import CorruptError, PenstockError, SetupError
+from penstock.errors import BrokerError, CorruptError, PenstockError, SetupError
 
 __all__ = [
     "Control",
@@ -38,6 +39,7 @@ __all__ = [
     "control_topic",
     "schemas_topic",
     "state_topic",
+    "stored",
     "versions",
 ]
 
@@ -97,6 +99,7 @@ class State:
         tables: by name.
         stored_ms: when this was written, since 1970.
         owner: the process that wrote it.
+        is_begun: whether it has only begun: the database may keep something for it, and nothing was captured.
     """
 
     server: str
@@ -108,6 +111,7 @@ class State:
     tables: dict[str, Watched] = field(default_factory=dict)
     stored_ms: int = 0
     owner: str = ""
+    is_begun: bool = False
 
     def encoded(self) -> bytes:
         """As a record's value."""
@@ -232,8 +236,13 @@ class Log:
         return self.load()
 
     def load(self) -> State | None:
-        """How far it got; None where there is nothing."""
-        return load(self.client, self._address, self._name, **self._settings)
+        """How far it got, if only that it has begun; None where there is nothing, or no topic."""
+        try:
+            return stored(self.client, self._address, self._name, **self._settings)
+        except BrokerError as error:
+            if error.code != UNKNOWN_TOPIC:
+                raise
+        return None
 
     def versions(self) -> dict[str, Version]:
         """The newest version of each table's schema."""
@@ -563,7 +572,13 @@ def control(client: Client, address: str, name: str, **settings: Any) -> Control
 
 
 def load(client: Client, address: str, name: str, **settings: Any) -> State | None:
-    """How far a capture got; None where there is nothing."""
+    """How far a capture got; None where there is nothing, or it has only begun."""
+    found = stored(client, address, name, **settings)
+    return None if found is None or found.is_begun else found
+
+
+def stored(client: Client, address: str, name: str, **settings: Any) -> State | None:
+    """How far a capture got, if only that it has begun; None where there is nothing."""
     value = last_value(client, address, state_topic(name), **settings)
     return State.decoded(value) if value is not None else None
 

@@ -21,13 +21,15 @@ from penstock.capture._progress import (
     load,
     schemas_topic,
     state_topic,
+    stored,
     versions,
 )
 from penstock.capture._progress import control as control_of
 from penstock.capture._schemas import Version
 from penstock.client import Client, Producer
+from penstock.core.databases import described
 from penstock.core.names import unknown
-from penstock.errors import CorruptError, LimitError, PenstockError, UserError
+from penstock.errors import CorruptError, LimitError, PenstockError, SetupError, UserError
 
 __all__ = ["Status", "control", "drop", "names", "schemas", "setup", "snapshot", "status", "token"]
 
@@ -71,7 +73,9 @@ class Status:
 
 def names(client: Client) -> list[str]:
     """The captures that the log knows of."""
-    return [name.removesuffix(".capture") for name in client.topics() if name.endswith(".capture")]
+    topics = client.topics()  # others may have topics whose names end so
+    some = (one.removesuffix(".capture") for one in topics if one.endswith(".capture"))
+    return [name for name in some if control_topic(name) in topics]
 
 
 def status(name: str, log: str, *, url: str | None = None, **settings: Any) -> Status:
@@ -87,11 +91,12 @@ def status(name: str, log: str, *, url: str | None = None, **settings: Any) -> S
         UserError: there is no such capture.
     """
     with Client(log, **settings) as client:
-        found = _load(client, log, name, **settings)
+        found = _stored(client, log, name, **settings)
         is_paused = control_of(client, log, name, **settings).is_paused
-    if found is None:
+    if found is None or found.is_begun:
         never = "it has stored no position yet: its snapshot isn't complete, or it couldn't begin"
-        return Status(name, "", "unknown", "", {}, trouble=never)
+        server = found.server if found else ""
+        return Status(name, server, "paused" if is_paused else "unknown", "", {}, trouble=never)
     kind = kind_named(found.kind)
     tables = {table: one.topic for table, one in found.tables.items()}
     identity = (name, found.server)
@@ -246,21 +251,45 @@ def _snapshot_text(state: State) -> str:
 
 
 def drop(name: str, log: str, *, url: str | None = None, **settings: Any) -> None:
-    """Forgets a capture, which must not run: what the database keeps for it, and its position.
+    """Forgets a capture: what the database keeps for it, and its position.
 
     Topics stay, also that of the versions of their tables' schemas. If a capture starts again under this name
-    and writes to the same topics, it deletes the keys in them that its tables no longer have.
+    and writes to the same topics, it deletes the keys in them that its tables no longer have. A process that
+    still has it, such as one that is paused, ends with an error.
 
     Raises:
-        UserError: there is no such capture, or it runs.
+        UserError: there is no such capture, or it takes changes of PostgreSQL.
+        SetupError: the database doesn't let go of what it keeps.
     """
     with Client(log, **settings) as client:
-        found = _load(client, log, name, **settings)
+        found = _stored(client, log, name, **settings)
         if found is not None:
-            kind_named(found.kind).forget(url or found.server, name, found)
+            _forget(url or found.server, name, found)
             _keep_topics(client, log, name, found, **settings)
         client.delete_topic(state_topic(name), missing_ok=True)
         client.delete_topic(control_topic(name), missing_ok=True)
+
+
+def _forget(url: str, name: str, state: State) -> None:
+    """Lets a database go of what it keeps for a capture.
+
+    Raises:
+        SetupError: it doesn't.
+        UserError: it is in use.
+    """
+    kind = kind_named(state.kind)
+    try:
+        kind.forget(url, name, state)
+    except Exception as error:
+        advice = kind.refuses(error, name)
+        if not (advice or isinstance(error, OSError) or kind.passes(error)):
+            raise
+        again = advice or "Run it again once that is possible, or with another address: --url URL"
+        raise SetupError(
+            f"expected {described(url)} to let go of what it keeps for the capture {name!r}; found: "
+            f"{str(error).strip()}. {again}. If that database is gone for good, nothing is kept there: "
+            f"penstock topics delete {state_topic(name)}, and {control_topic(name)}"
+        ) from None
 
 
 def _keep_topics(client: Client, log: str, name: str, state: State, **settings: Any) -> None:
@@ -282,9 +311,14 @@ def _keep_topics(client: Client, log: str, name: str, state: State, **settings: 
 
 
 def _load(client: Client, log: str, name: str, **settings: Any) -> State | None:
+    found = _stored(client, log, name, **settings)
+    return None if found is None or found.is_begun else found
+
+
+def _stored(client: Client, log: str, name: str, **settings: Any) -> State | None:
     if state_topic(name) not in client.topics():
         raise UserError(unknown("capture", name, names(client), NO_CAPTURES))
-    return load(client, log, name, **settings)
+    return stored(client, log, name, **settings)
 
 
 def token(

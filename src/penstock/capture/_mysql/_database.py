@@ -48,7 +48,7 @@ class MysqlDatabase:
 
     def __init__(self, settings: Settings) -> None:
         self._settings, self._server = settings, Server(settings.url)
-        self.name, self.topics = self._server.name, ()
+        self.name, self.topics, self.claims = self._server.name, (), dict[str, str]()
         self._places, self._progress = Places(), Progress()
         self._streams: list[Stream] = []
         self.source = ("mariadb" if self._server.is_mariadb else "mysql", self._server.database)

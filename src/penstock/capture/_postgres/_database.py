@@ -58,6 +58,11 @@ class PostgresDatabase:
             one.close()
         self._server.close()
 
+    @property
+    def claims(self) -> dict[str, str]:
+        """Slot and publication."""
+        return {"slot": self._slot, "publication": self._publication}
+
     def check(self) -> str:
         """Whether it can be captured; which cluster and database it is."""
         self._server.check()

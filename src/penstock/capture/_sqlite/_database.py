@@ -163,6 +163,7 @@ class SqliteDatabase:
     def __init__(self, settings: Settings) -> None:
         self._settings, self._path = settings, path_of(settings.url)
         self.name, self.topics = f"sqlite:///{self._path.absolute()}", ()
+        self.claims = dict[str, str]()
         self.source = ("sqlite", self._path.stem)
         self._sql = connect(self._path)
         self._triggers = Triggers(self._sql, settings.name)

@@ -262,7 +262,7 @@ def schemas(name: str, form: str, broker: str | None) -> None:
     write_rows(("table", "version", "column", "type", "not_null", "key"), rows, form)
 
 
-def _command(what: Any, help_text: str) -> click.Command:
+def _command(what: Any, help_text: str, done: str) -> click.Command:
     @capture.command(what, help=help_text)
     @click.argument("name")
     @broker_option
@@ -270,12 +270,17 @@ def _command(what: Any, help_text: str) -> click.Command:
         from penstock.capture import control
 
         control(name, what, find_broker(broker), **client_settings())
+        note(done.format(name=name))
 
     return command
 
 
-pause = _command("pause", "Pause the capture NAME; the database keeps its log meanwhile.")
-resume = _command("resume", "Resume the capture NAME.")
+pause = _command(
+    "pause",
+    "Pause the capture NAME; the database keeps its log meanwhile.",
+    "{name} pauses within a second. Continue it: penstock capture resume {name}",
+)
+resume = _command("resume", "Resume the capture NAME.", "{name} continues within a second")
 
 
 @capture.command("snapshot")
@@ -315,6 +320,7 @@ def snapshot(
         delete_missing=delete_missing,
         **client_settings(),
     )
+    note(f"{name} takes the request within a second, if it runs. See it: penstock capture status")
 
 
 @capture.command("drop")
@@ -326,3 +332,4 @@ def drop(name: str, url: str | None, broker: str | None) -> None:
     from penstock.capture import drop as forget
 
     forget(name, find_broker(broker), url=url, **client_settings())
+    note(f"{name} was dropped. Its topics stay, with what was captured")
