@@ -9,10 +9,11 @@ insert a transaction. One after the other, on the same cores:
   Debezium's envelopes: changes per second, from beginning to having stored the last one. Debezium's time
   is counted from its first change, so without its start; and once more for the second half alone, when its
   code is compiled. Penstock's kernels are compiled and loaded before anything is measured;
-- latency: pgbench at a fixed rate. A consumer (confluent-kafka, read_committed) subtracts the time of the
-  commit, which is in the record, from its clock. Commit to log is of the same records, without the consumer:
-  until the capture has the broker's answer. Penstock's is that to the end of its transaction, when all is on
-  the disk; Debezium's is that to the record (acks=all).
+- latency: pgbench at a fixed rate. The capture is a process of its own, Penstock's as Debezium's. A consumer
+  (confluent-kafka, read_committed) subtracts the time of the commit, which is in the record, from its clock.
+  Commit to log is of the same records, without the consumer: until the capture has the broker's answer.
+  Penstock's is that to the end of its transaction, when all is on the disk; Debezium's is that to the record
+  (acks=all).
 
 Debezium's engine (`peers/fetch.py debezium`) hands its records to a Kafka producer that sends them to the
 same broker, at least once; Penstock writes them in transactions, exactly once.
@@ -97,29 +98,50 @@ def our_backlog(server: Postgres, log: str) -> float:
     return time.perf_counter() - began
 
 
-@contextlib.contextmanager
-def our_stream(server: Postgres, log: str, waits: list[float]) -> Iterator[str]:
-    """Captures meanwhile; what topics begin with. Adds the milliseconds from commits to the log's answers."""
-    capture = our_capture(server, log)
+def capture_alone(url: str, log: str) -> None:
+    """Captures until standard input ends; prints how many records the log had when, in microseconds."""
+    capture = Capture(url, ["public.pgbench_*"], to="ours", log=log)
+    load_all()
     counts, times_us = [0], [0]
 
     def look(done: Captured) -> bool:
-        """Called after each turn; how many records the log has by now."""
+        """Called after each turn."""
         if done.records != counts[-1]:
             counts.append(done.records)
             times_us.append(time.time_ns() // 1000)
         return False
 
+    thread = threading.Thread(target=capture.run, kwargs={"until": look})
+    thread.start()
+    while capture.done.phase != "streaming":
+        if not thread.is_alive():
+            sys.exit("expected the capture to stream; it has ended")
+        time.sleep(0.05)
+    print("streaming", flush=True)
+    sys.stdin.read()
+    capture.stop()
+    thread.join()
+    print(json.dumps([counts, times_us]))
+
+
+@contextlib.contextmanager
+def our_stream(server: Postgres, log: str, waits: list[float]) -> Iterator[str]:
+    """Captures meanwhile, in a process as Debezium does; what topics begin with. Adds the milliseconds from
+    commits to the log's answers.
+    """
     topics = [f"ours.public.pgbench_{one}" for one in TABLES]
-    with Client(log) as client, Reader(log) as reader:
+    command = [sys.executable, __file__, "--capture", server.url(), log]
+    with (
+        Client(log) as client,
+        Reader(log) as reader,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as process,
+    ):
         begins = {one: client.offsets(one)[0] for one in topics}
-        thread = threading.Thread(target=capture.run, kwargs={"until": look})
-        thread.start()
-        while capture.done.phase != "streaming":
-            time.sleep(0.05)
+        line(process, "streaming")
         yield "ours"
-        capture.stop()
-        thread.join()
+        counts, times_us = json.loads(process.communicate()[0])
         sources = [
             json.loads(value.as_py())["source"]
             for topic, begin in begins.items()
@@ -158,7 +180,7 @@ def line(process: subprocess.Popen[str], begins: str) -> str:
     for one in process.stdout or ():
         if one.startswith(begins):
             return one
-    raise RuntimeError(f"expected {begins!r} of Debezium; it has ended with {process.wait()}")
+    raise RuntimeError(f"expected {begins!r} of {process.args}; it has ended with {process.wait()}")
 
 
 def debezium_backlog(server: Postgres, log: str, count: int, work: Path) -> tuple[float, float]:
@@ -276,7 +298,11 @@ def main() -> int:
     parser.add_argument("--peers", default="debezium", help="'' for none")
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--capture", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.capture:
+        capture_alone(*options.capture)
+        return 0
     if options.smoke:
         options.transactions, options.seconds, options.scale = 400, 2, 1
     peers = [one for one in options.peers.split(",") if one]
