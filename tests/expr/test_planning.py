@@ -9,7 +9,7 @@ import pytest
 
 from penstock.core.schema import Schema
 from penstock.errors import SchemaError
-from penstock.expr import compile_expression
+from penstock.expr import compile_expression, expression
 from penstock.expr.duck import connection, known, types_of
 
 SCHEMA = Schema.parse(
@@ -53,6 +53,41 @@ def test_a_constant_needs_no_column() -> None:
     one = compile_expression("1 + 1", Schema.parse("a BIGINT"))
     assert one == compile_expression("1 + 1", Schema.parse("b STRING"))
     assert one.type == pa.int32()
+
+
+NAMED = Schema.parse(
+    'k BIGINT, "a.b" STRING, "q""x" DOUBLE, "column 1" BIGINT, "column 0" STRING, l ARRAY<BIGINT>, '
+    's STRUCT<k BIGINT, "a.b" STRING>, ts TIMESTAMP, "end" INT, "Up" BIGINT, up BIGINT'
+)
+ALIKE = (
+    '"k" + 1', '"column 1" = "k" AND "column 0" <> \'"k"\'', '"q""x" * 2', '"s"."k" + "k"', '"s" . "a.b"',
+    """CASE WHEN "a.b" IS NULL THEN 'n' ELSE 'v' || CAST("a.b" AS VARCHAR) END""", "CAST(NULL AS BIGINT)",
+    'list_sum(list_transform("l", lambda e: e * "k"))', 'list_sum(list_transform("l", lambda "k": "k" + 1))',
+    'CASE WHEN "k" > 0 THEN "end" END', "date_trunc('day', \"ts\")", '["k"]', "{'k': \"k\"}", 'k + "k"',
+    "1", '"K"',
+    "json_object('a', \"k\")->>'$.a'", '"k" IN (1, 2, NULL)', '"k" - -"column 1"', '"k" /* "a.b" */ + 1',
+    '"a.b" || $$"k"$$', '"a.b" || E\'\\\'"k"\'',
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ALIKE)
+def test_an_expression_is_the_same_as_if_it_were_compiled_by_itself(text: str) -> None:
+    """What is known of one that differs in its columns' names says nothing wrong of this one."""
+    alone = expression._compiled.__wrapped__(text, NAMED)
+    for _ in range(2):
+        found = compile_expression(text, NAMED)
+        assert (found, found.tree, found.columns) == (alone, alone.tree, alone.columns)
+
+
+def test_an_expression_of_other_columns_isnt_compiled_again() -> None:
+    """Plans of queries compute the same of many columns."""
+    schema = Schema.parse('"a b" BIGINT, "c d" BIGINT, "e f" DOUBLE')
+    compile_expression('"a b" % 11 = 5', schema)
+    before = expression._compiled.cache_info().misses
+    assert compile_expression('"c d" % 11 = 5', schema).columns == {"c d"}
+    assert expression._compiled.cache_info().misses == before
+    compile_expression('"e f" % 11 = 5', schema)
+    assert expression._compiled.cache_info().misses == before + 1
 
 
 def test_what_nests_too_deeply_is_refused() -> None:
