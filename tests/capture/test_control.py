@@ -304,6 +304,24 @@ def test_topics_of_others_are_no_captures(source) -> None:
         assert "screen" not in names(client)
 
 
+def test_tables_whose_topics_would_have_one_name_have_topics_of_their_own(any_source) -> None:
+    """Kafka's names have no letters beyond ASCII; a topic stays, also when the other table is gone."""
+    source = any_source
+    source.execute(
+        'CREATE TABLE "用户" (id int PRIMARY KEY); CREATE TABLE "订单" (id int PRIMARY KEY)'
+    )
+    source.execute('INSERT INTO "用户" VALUES (1); INSERT INTO "订单" VALUES (1), (2)')
+    source.run()
+    topics = {
+        t.rpartition(".")[2]: one for t, one in status(source.name, source.log).tables.items()
+    }
+    counts = {table: len(source.records(topic)) for table, topic in topics.items()}
+    assert counts == {"用户": 1, "订单": 2}
+    source.execute('DROP TABLE "订单"; INSERT INTO "用户" VALUES (3)')
+    source.run()
+    assert len(source.records(topics["用户"])) == 2
+
+
 def test_the_command_captures_and_shows_no_password(source) -> None:
     """`penstock capture URL` runs a capture; neither its output nor what it keeps has the password."""
     source.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")

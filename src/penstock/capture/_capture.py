@@ -14,7 +14,9 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, cast
 
@@ -37,6 +39,7 @@ from penstock.capture._progress import (
     Control,
     Log,
     State,
+    Watched,
     control_topic,
     schemas_topic,
     state_topic,
@@ -399,8 +402,8 @@ class _Session:
         self._done.phase, self._done.trouble = "starting", ""
         system = database.check()
         found = database.tables(settings.patterns)
-        topics = {t: topic for t in found if (topic := self._topic_of(t))}
         former = state.tables if state is not None else {}
+        topics = self._topics(found, former)
         if state is not None and state.system != system and isinstance(database, Moves):
             state = database.moved(state, system)
         if state is not None and state.system != system:
@@ -480,12 +483,27 @@ class _Session:
         self._log.commit(state)
         run.owns, run.state = True, state
 
-    def _topic_of(self, table: TableName) -> str | None:
-        """The topic of a table."""
-        topics, to = self._settings.topics, self._settings.to
-        if topics is None:
-            return topic_name(f"{to}.{spelled(table)}")
-        return topics.get(spelled(table), topics.get(table[1]))
+    def _topics(
+        self, tables: Iterable[TableName], former: Mapping[str, Watched]
+    ) -> dict[TableName, str]:
+        """The topics of tables: as they are given, or by their names.
+
+        Kafka's names lack most letters, so that those of several tables may be the same. Such topics have a
+        checksum of the table's name. A table that was captured before keeps its topic.
+        """
+        given, made = self._settings.topics, dict[TableName, str]()
+        if given is not None:
+            named = {one: given.get(spelled(one), given.get(one[1])) for one in tables}
+            return {one: topic for one, topic in named.items() if topic}
+        plain = {one: topic_name(f"{self._settings.to}.{spelled(one)}") for one in tables}
+        used = Counter(plain.values())
+        for table, topic in plain.items():
+            name = spelled(table)
+            apart = f"{topic}_{zlib.crc32(name.encode()):08x}"
+            is_shared = used[topic] > 1 and topic != f"{self._settings.to}.{name}"
+            before = former[name].topic if name in former else ""
+            made[table] = before if before in (topic, apart) else apart if is_shared else topic
+        return made
 
     def _stream(self, output: Output) -> None:
         """Takes changes as they come."""
