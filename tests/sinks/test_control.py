@@ -103,6 +103,25 @@ def test_a_sink_is_paused_and_goes_on(place, topic) -> None:
     assert f"{name},{topic.name}" in found.output, found.output
 
 
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_a_topic_that_is_created_again_is_doubted(place, topic, caplog) -> None:
+    """Also if it has more records by now than the target has offsets; one that stays is not."""
+    for number in range(8):
+        topic.send({"id": number, "name": "ann"})
+    for _ in range(2):
+        made(place, topic).run(until=lambda done: done.lag == 0)
+    assert caplog.messages == []
+    with Client(topic.log) as client:
+        client.delete_topic(topic.name)
+        client.create_topic(topic.name, topic.partitions)
+    for number in range(16):
+        topic.send({"id": 100 + number, "name": "bob"})
+    made(place, topic).run(until=lambda done: done.lag == 0)
+    [found] = [one for one in status(topic.log) if one["topic"] == topic.name]
+    assert "If the topic was deleted and created again" in found["last_error"]
+    assert [found["last_error"] in line for line in caplog.messages] == [True]
+
+
 def test_a_sink_whose_target_is_away_is_paused(topic, tmp_path, monkeypatch) -> None:
     """It needn't reach the target for that, and shows its lag meanwhile."""
     monkeypatch.setattr(_sink, "BACKOFF_S", (0.05, 0.2))

@@ -314,6 +314,7 @@ class Sink:
                 if not self._keeps_offsets:
                     committed = client.committed(self.group, [topic])
                     offsets = {p: o for (t, p), o in committed.items() if t == topic}
+                self._doubt(client, offsets)
                 known = client.offsets(topic, "earliest")
                 for partition, first in known.items():
                     if (at := offsets.setdefault(partition, first)) < first:
@@ -324,6 +325,7 @@ class Sink:
                         )
                 self.done.offsets, self._first = offsets, known
                 self._enter("following", "")
+                self._report(client)  # before the target is changed: see `_doubt`
                 while True:
                     finishes = self._finishes.is_set()  # before it is asked how much there is
                     self._hear(client, reader)
@@ -341,6 +343,22 @@ class Sink:
                     client.wait_for_data(positions, WAIT_S)
             finally:
                 self._target.close()
+
+    def _doubt(self, client: Client, offsets: Mapping[int, int]) -> None:
+        """Says so if the topic may be another one of the same name, whose first records are skipped.
+
+        The group has offsets before the target has any. A broker removes them with the topic; and some days
+        after the last of them, so that this can't be an error.
+        """
+        topic, behind = self._rows.topic, max(offsets.values(), default=0)
+        if not behind or client.committed(self.group, [topic]):
+            return
+        self.done.last_error = (
+            f"expected the group {self.group} to have offsets of {topic!r}, as the target has its records up "
+            f"to offset {behind}; found none. If the topic was deleted and created again, its first records "
+            "are missing: empty the target's table, and choose another name=…"
+        )
+        _log.warning("%s: %s", self.name, self.done.last_error)
 
     def _has_topic(self, client: Client, until: Callable[[Followed], bool] | None) -> bool:
         """Waits for the topic; False if the sink ends or is paused before it exists."""
