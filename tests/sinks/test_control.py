@@ -22,6 +22,7 @@ from penstock.sinks import (
     Sink,
     _report,
     _sink,
+    drop,
     go_back,
     kafka,
     pause,
@@ -95,6 +96,12 @@ def test_a_sink_is_paused_and_goes_on(place, topic) -> None:
         wait_until(
             lambda: [s["lag"] for s in status(topic.log) if s["name"] == name] == [1], "its lag"
         )
+        wait_until(  # the report of its phase may be older
+            lambda: [s["phase"] for s in status(topic.log) if s["name"] == name] == ["paused"],
+            "its phase",
+        )
+        with pytest.raises(UserError, match=r"that has ended; found that .* is paused"):
+            drop(topic.log, name)
         assert place.rows("SELECT id FROM users") == [(1,)]
         assert sink.target._connection is None  # who opens the file alone may have it meanwhile
         resume(topic.log, name)
@@ -309,6 +316,8 @@ def test_commands_write_build_anew_and_put_back(topic, tmp_path) -> None:
         *common, "--once", "--pace", "9", "--batch-records", "5"
     )
     assert "rebuilt with 1 rows" in invoke("rebuild", *common)
+    names = [one["name"] for one in status(topic.log) if one["topic"] == topic.name]
+    assert names == [f"{topic.name}.users"]  # the one of the rebuild is gone
     assert "before the last rebuild" in invoke("rebuild", *common, "--back")
     index = [topic.name, str(tmp_path / "users.tantivy"), *common[4:]]  # it has no table
     assert "wrote 1 rows to tantivy" in invoke(*index, "--once")
@@ -317,6 +326,11 @@ def test_commands_write_build_anew_and_put_back(topic, tmp_path) -> None:
     done = CliRunner().invoke(command, [*common, "--once"])  # it doesn't wait for that
     assert (done.exit_code, "penstock sink resume" in done.output) == (1, True), done.output
     assert "continues" in invoke("resume", f"{topic.name}.users", "--broker", topic.log)
+    assert "no longer listed" in invoke("drop", f"{topic.name}.users", "--broker", topic.log)
+    done = CliRunner().invoke(command, ["drop", f"{topic.name}.users", "--broker", topic.log])
+    assert done.exit_code == 1, done.output
+    assert f"'{topic.name}.users'" in done.output  # it isn't known any more
+    assert "wrote 1 rows to users" in invoke(*common, "--once")  # it continues
 
 
 @pytest.mark.parametrize("place", ["postgres", "mysql", "sqlite", "duckdb"], indirect=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from penstock.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from penstock.sinks._control import pause, resume, status, wait_for
+    from penstock.sinks._control import drop, pause, resume, status, wait_for
     from penstock.sinks._metrics import serve_metrics, sink_metrics
     from penstock.sinks._rebuilding import go_back, rebuild
     from penstock.sinks._report import SILENT_MS, letters_topic, sink_phase
@@ -34,6 +34,7 @@ else:  # administration needs none of the targets
         __name__,
         {
             "_control": (
+                "drop",
                 "pause",
                 "resume",
                 "status",
@@ -88,6 +89,7 @@ __all__ = [
     "Target",
     "Vectors",
     "delta",
+    "drop",
     "duckdb",
     "elasticsearch",
     "from_address",

@@ -17,11 +17,13 @@ from penstock.errors import LimitError, UserError
 from penstock.sinks._report import GROUP_PREFIX, control_topic, sink_phase
 from penstock.wire.positions import Position
 
-__all__ = ["pause", "resume", "status", "wait_for"]
+__all__ = ["drop", "forget", "pause", "resume", "status", "wait_for"]
 
 LOOK_S: Final = 0.1
 """Between two looks whether a sink has passed a position."""
 NO_SINKS: Final = "Start one: penstock sink TOPIC TARGET"
+ENDED: Final = ("failed", "stopped", "silent", "unknown")
+"""Phases without a process."""
 
 
 def pause(address: str, name: str, **settings: Any) -> None:
@@ -58,6 +60,38 @@ def _command(address: str, name: str, what: Literal["pause", "resume"], settings
         now_ms = np.array([time.time_ns() // 1_000_000])
         key = pa.array([b"command"], pa.binary())
         producer.send(topic, 0, key, pa.array([what.encode()], pa.binary()), now_ms)
+
+
+def drop(address: str, name: str, **settings: Any) -> None:
+    """Forgets a sink that has ended: it is no longer listed or paused. Its table and dead letters stay.
+
+    A target keeps its offsets, so that a sink of this name and target continues. HTTP keeps none: there it
+    begins again with the topic's first record.
+
+    Args:
+        address: the broker's.
+        name: the sink's.
+        settings: as for `penstock.client.Client`.
+
+    Raises:
+        UserError: no sink of this name has ever run, or it runs.
+    """
+    phases = {one["name"]: one["phase"] for one in status(address, **settings)}
+    if name not in phases:
+        raise UserError(unknown("sink", name, phases, NO_SINKS))
+    if phases[name] not in ENDED:
+        raise UserError(
+            f"expected a sink that has ended; found that {name!r} is {phases[name]}. Stop its process first"
+        )
+    forget(address, name, **settings)
+
+
+def forget(address: str, name: str, **settings: Any) -> None:
+    """Deletes what the log has of a sink, but for its dead letters."""
+    with GroupAdmin(address, **settings) as admin:
+        admin.delete_group(GROUP_PREFIX + name)
+    with Client(address, **settings) as client:
+        client.delete_topic(control_topic(name), missing_ok=True)
 
 
 def status(address: str, **settings: Any) -> list[dict[str, Any]]:

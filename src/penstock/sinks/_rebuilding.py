@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from penstock.errors import SetupError, UserError
+from penstock.errors import PenstockError, SetupError, UserError
 from penstock.sinks._sink import Followed, Sink
 from penstock.sinks._targets.contract import Switchable, Target
 
@@ -29,9 +29,12 @@ def rebuild(sink: Sink) -> Followed:
     target = _switchable(sink)
     with _reported(target):
         new = target.beside(sink.name, sink.rows)
-    done = sink.beside(new, f"{sink.name}.rebuild").run(until=lambda done: done.lag == 0)
+    builder = sink.beside(new, f"{sink.name}.rebuild")
+    done = builder.run(until=lambda done: done.lag == 0)
     with _reported(target):
         target.switch(sink.name, sink.rows)
+    with contextlib.suppress(PenstockError):  # the table is there; `drop` can do this later
+        builder.forget()
     return done
 
 

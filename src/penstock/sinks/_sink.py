@@ -34,6 +34,7 @@ from penstock.formats.registered import (
     registered_changelog,
 )
 from penstock.sinks._breaker import Breaker, Circuit
+from penstock.sinks._control import forget
 from penstock.sinks._letters import Letters
 from penstock.sinks._report import GROUP_PREFIX, control_topic, letters_topic, report
 from penstock.sinks._targets.contract import Batch, RefusedError, Rows, Sorting, Target
@@ -191,6 +192,10 @@ class Sink:
     def finish(self) -> None:
         """Ends `run` when all there is was written; from any thread."""
         self._finishes.set()
+
+    def forget(self) -> None:
+        """Deletes what the log has of the sink, except its dead letters. It must not run."""
+        forget(self._address, self.name, **self._settings)
 
     def run(self, *, until: Callable[[Followed], bool] | None = None) -> Followed:
         """Follows the topic until it is stopped. While the target or the log is unavailable, it waits.

@@ -225,8 +225,8 @@ def rebuild(*, back: bool, **options: Any) -> None:
         return
     done = sinks.rebuild(one)
     note(
-        f"{_what(options, one)} was rebuilt with {done.upserts:,} rows; the previous one is kept. "
-        "Restore it with --back"
+        f"{_what(options, one)} was rebuilt with {done.upserts:,} rows. What was there before is "
+        "kept. Restore it with --back"
     )
 
 
@@ -269,6 +269,17 @@ def resume(name: str, broker: str | None) -> None:
 
     sinks.resume(find_broker(broker), name, **client_settings())
     note(f"{name} continues within a second")
+
+
+@sink.command()
+@click.argument("name")
+@broker_option
+def drop(name: str, broker: str | None) -> None:
+    """Forget the sink NAME, which has ended. Its table and dead letters stay."""
+    from penstock import sinks
+
+    sinks.drop(find_broker(broker), name, **client_settings())
+    note(f"{name} is no longer listed. Its table and dead letters stay")
 
 
 @sink.command("wait")
