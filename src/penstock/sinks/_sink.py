@@ -352,16 +352,17 @@ class Sink:
     def _doubt(self, client: Client, offsets: Mapping[int, int]) -> None:
         """Says so if the topic may be another one of the same name, whose first records are skipped.
 
-        The group has offsets before the target has any. A broker removes them with the topic; and some days
-        after the last of them, so that this can't be an error.
+        The group has offsets before the target has any. A broker removes them with the topic; but also some
+        days after the last of them, and `drop` does, so that this can't be an error.
         """
         topic, behind = self._rows.topic, max(offsets.values(), default=0)
         if not behind or client.committed(self.group, [topic]):
             return
         self.done.last_error = (
             f"expected the group {self.group} to have offsets of {topic!r}, as the target has its records up "
-            f"to offset {behind}; found none. If the topic was deleted and created again, its first records "
-            "are missing: empty the target's table, and choose another name=…"
+            f"to offset {behind}; found none. If the sink was dropped or hasn't run for days, nothing is "
+            "missing. If the topic was deleted and created again, its first records are: empty the target's "
+            "table, and choose another name=…"
         )
         _log.warning("%s: %s", self.name, self.done.last_error)
 
