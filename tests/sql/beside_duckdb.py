@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from collections import Counter
@@ -9,9 +10,12 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import duckdb
+import orjson
 import pyarrow as pa
+from tests.sql.chance.schemas import Schema, quoted
 
 import penstock as ps
 from penstock.serve.views import Snapshot
@@ -42,6 +46,14 @@ def flow() -> SqlFlow:
     app.stream("e", "k BIGINT, v BIGINT, x STRING, ts TIMESTAMP", time=time)
     app.table("t", "id BIGINT, k BIGINT, v BIGINT, x STRING", key="id")
     app.table("u", "id BIGINT, k BIGINT, w BIGINT, y STRING", key="id")
+    return app
+
+
+def flow_of(schema: Schema) -> SqlFlow:
+    """The streams and tables of a schema."""
+    app = SqlFlow("shop")
+    for table in schema.tables:
+        app.sql(table.statement())
     return app
 
 
@@ -141,6 +153,37 @@ class World:
         self.run.send(name, partition=0, **dict(zip(columns, row, strict=True)))
 
 
+class WorldOf(World):
+    """Random changes of the tables of a schema."""
+
+    def __init__(self, run: Any, seed: int, schema: Schema) -> None:
+        super().__init__(run, seed)
+        self.schema = schema
+        self.kept: dict[str, dict[str, dict[str, Any]]] = {one.name: {} for one in schema.tables}
+        for table in schema.tables:
+            self.con.execute(table.in_duckdb())
+
+    def change(self) -> None:
+        """Some changes, and what the tables contain after them."""
+        for _ in range(self.chance.randint(1, 10)):
+            table = self.chance.choice(self.schema.tables)
+            row = table.row(self.chance)
+            key = {name: row[name] for name in table.key}
+            rows = self.kept[table.name]
+            place = repr(key) if key else str(len(rows))  # a stream keeps all
+            if place in rows and self.chance.random() < 0.3:
+                del rows[place]
+                text = orjson.dumps(key) if len(key) > 1 else str(*key.values()).encode()
+                self.run.send_raw(table.topic(), None, key=text)
+                continue
+            rows[place] = row
+            self.run.send(table.topic(), partition=0, **row)
+        for table in self.schema.tables:
+            self.con.execute(f"DELETE FROM {quoted(table.name)}")
+            for row in self.kept[table.name].values():
+                self.con.execute(table.insertion(), list(row.values()))
+
+
 def compare(
     query: str,
     *,
@@ -172,6 +215,7 @@ def compare_all(
     cores: int = 2,
     views: Mapping[str, str] | None = None,
     shaken: bool = True,
+    schema: Schema | None = None,
 ) -> None:
     """Runs queries over random changes, as views of one program: as `compare` does, for less each.
 
@@ -182,11 +226,12 @@ def compare_all(
         cores: lanes.
         views: see `compare`.
         shaken: whether batches are cut, repeated and interrupted; see `penstock.testing`.
+        schema: what the queries are over, instead of `flow`.
 
     Raises:
         Difference: of the first view that differs.
     """
-    app = flow()
+    app = flow() if schema is None else flow_of(schema)
     named = dict(views or {})
     for i, (name, text) in enumerate(named.items()):
         app.sql(f"CREATE {'MATERIALIZED ' if i % 2 else ''}VIEW {name} AS {text}")
@@ -197,7 +242,7 @@ def compare_all(
             error.add_note(query)
             raise
     run = ps.testing.run(app, cores=cores, shaken=shaken)
-    world = World(run, seed)
+    world = World(run, seed) if schema is None else WorldOf(run, seed, schema)
     for batch in range(batches):
         world.change()
         run.settle()
@@ -246,7 +291,8 @@ def _check(found: duckdb.DuckDBPyConnection, view: pa.Table) -> None:
     if view.column_names != names:
         raise Difference(f"expected the columns {names}; found {view.column_names}")
     expected = _counted(found.fetchall())
-    shown = _counted(list(zip(*(column.to_pylist() for column in view.columns), strict=True)))
+    columns = (column.to_pylist(maps_as_pydicts="strict") for column in view.columns)
+    shown = _counted(list(zip(*columns, strict=True)))
     if shown != expected:
         raise Difference(f"missing {dict(expected - shown)}, too many {dict(shown - expected)}")
 
@@ -258,11 +304,13 @@ def _counted(rows: Sequence[Sequence[Any]]) -> Counter[Any]:
 def _plain(value: Any) -> Any:
     match value:
         case float():
-            return round(value, 6)
+            return "NaN" if math.isnan(value) else round(value, 6)
+        case UUID():
+            return value.bytes
         case Decimal():
             return int(value) if value == value.to_integral_value() else round(float(value), 6)
         case dict():
-            return tuple(map(_plain, value.values()))
+            return tuple((name, _plain(one)) for name, one in value.items())
         case list():
             return tuple(map(_plain, value))
         case _:
@@ -284,9 +332,11 @@ def _opened() -> duckdb.DuckDBPyConnection:
     return con
 
 
-def is_query(text: str) -> bool:
+def is_query(text: str, schema: Schema | None = None) -> bool:
     """Whether DuckDB takes a query over the tables of `flow`; not one part of a query alone, say."""
     with _opened() as con:
+        for table in () if schema is None else schema.tables:
+            con.execute(table.in_duckdb())
         try:
             con.execute(_as_duckdb(text, None))
         except duckdb.Error:

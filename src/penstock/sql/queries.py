@@ -45,6 +45,11 @@ from penstock.sql.windows import Over, windowed
 
 __all__ = ["compile_tree"]
 
+NO_KEY = exp.Tuple()
+"""GROUP BY ()."""
+ROWS = exp.Count(this=exp.Star())
+"""What is counted of a group that has no other column."""
+
 
 def compile_tree(query: exp.Expr, env: Environment, carry: Carry | None = None) -> Answer:
     """Compiles a query whose names are qualified.
@@ -163,7 +168,8 @@ class _Select:
             if subqueries(condition):
                 scope = self.subqueries.restricted(scope, condition)
         trees = [*self.items, *(select.args.get(w) for w in ("having", "qualify", "order"))]
-        if select.args.get("group") is not None or any(t and aggregates(t) for t in trees):
+        grouped = any(select.args.get(what) is not None for what in ("group", "having"))
+        if grouped or any(t and aggregates(t) for t in trees):
             scope = self._grouped(scope)
         if scope.window is not None:
             raise SchemaError(
@@ -185,7 +191,7 @@ class _Select:
         keys = [] if group is None else list(group.expressions)
         if group is not None and group.args.get("all"):
             keys = [_unaliased(item) for item in self.items if not aggregates(item)]
-        keys = [self._at(key) for key in keys]
+        keys = [self._at(key) for key in keys if key != NO_KEY]
         scope = self._unnested(scope, keys)
         keys = [self._current(key) for key in keys]
         sets = _grouping_sets(keys, group)
@@ -214,6 +220,8 @@ class _Select:
         keys = [self._current(key) for key in keys]
         scope = self._answered(scope, self._aggregates())
         found = self._aggregates()
+        if not (found or keys or window):
+            found = [ROWS]
         scope, names = scope.computed(keys, "key")
         calls = _calls(scope, found, windowed=window is not None)
         rows = self._of_groups(scope, names, calls, window)
@@ -280,6 +288,8 @@ class _Select:
         left_out = [scope.fresh(f"key{i} left out") for i in range(len(every))]
         found = self._aggregates()
         plain = [tree for tree in found if not isinstance(tree, exp.Grouping)]
+        if not plain and not all(sets):
+            plain = [ROWS]
         calls = _calls(scope, plain)
         parts = []
         for one in sets:

@@ -189,11 +189,12 @@ class From:
         return inner.joined(alone, first.args.get("joins") or ())
 
     def _renamed(self, named: Named, source: exp.Expr) -> Named:
-        """Columns that the alias names: `AS t(a, b)`."""
+        """Columns that the alias names: `AS t(a, b)`. The others keep their names."""
         columns = source.alias_column_names
         if not columns:
             return named
-        return replace(named, columns=dict(zip(columns, named.columns.values(), strict=False)))
+        names = [*columns, *list(named.columns)[len(columns) :]]
+        return replace(named, columns=dict(zip(names, named.columns.values(), strict=False)))
 
     def _scope(self, named: Named, alias: str) -> Scope:
         """A table's columns that are needed, under their names in this FROM."""

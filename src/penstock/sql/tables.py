@@ -1,4 +1,4 @@
-"""What stands for tables in a query: TUMBLE, HOP, SESSION and SLIDE, and a table's rows as values."""
+"""What stands for tables in a query: TUMBLE and its like, other names of columns, and rows as values."""
 
 from __future__ import annotations
 
@@ -15,35 +15,81 @@ from penstock.sql.places import within
 from penstock.sql.rules.intervals import event_time_column, event_times, is_read
 from penstock.sql.scope import Environment, Named, Windows
 
-__all__ = ["with_rows", "with_windows"]
+__all__ = ["with_named_columns", "with_rows", "with_windows"]
 
 FUNCTIONS: Final = ("TUMBLE", "HOP", "SESSION", "SLIDE")
 OPTIONS: Final = ("keep", "late")
 EXAMPLE: Final = "FROM TUMBLE(clicks, at, INTERVAL 1 MINUTE) GROUP BY window_start, window_end"
 
 
+def with_named_columns(tree: exp.Expr) -> exp.Expr:
+    """The query with a subquery for each `table AS t(a, b)`: only those have columns of other names."""
+    found = [one for one in tree.find_all(exp.Table) if _is_renamed(one)]
+    for table in found:
+        alias = table.args["alias"]
+        inner = table.copy()
+        inner.set("alias", None)
+        inner.set("joins", None)
+        made = exp.Subquery(
+            this=exp.select("*").from_(inner), alias=alias, joins=table.args.get("joins")
+        )
+        table.replace(made)
+    return tree
+
+
 def with_rows(tree: exp.Expr, env: Environment) -> exp.Expr:
-    """The query with a STRUCT for each `table.*` inside an expression, as in `array_agg(posts.*)`."""
-    if not any(map(_is_row, tree.find_all(exp.Column))):
+    """The query with a STRUCT for each `posts.*` or `posts` inside an expression, as in `array_agg(posts)`.
+
+    Raises:
+        SchemaError: what is before `.*` is no table of the FROM.
+    """
+    names = {one.alias_or_name.lower() for one in tree.find_all(exp.Table)}
+
+    def may_be_row(column: exp.Column) -> bool:
+        return _is_row(column) or (not column.table and column.name.lower() in names)
+
+    if not any(map(may_be_row, tree.find_all(exp.Column))):
         return tree
     tree = tree.copy()
-    for star in list(tree.find_all(exp.Column)):
-        if not _is_row(star):
+    for column in filter(may_be_row, list(tree.find_all(exp.Column))):
+        table = _table_of(column, env)
+        if table is None:
             continue
-        select = star.find_ancestor(exp.Select)
-        tables = [] if select is None else select.find_all(exp.Table)
-        found = next((one for one in tables if one.alias_or_name == star.table), None)
-        if found is None:
-            raise SchemaError(f"expected a table of FROM before '.*'; found {star.table!r}")
         members = [
             exp.PropertyEQ(
                 this=exp.to_identifier(name, quoted=True),
-                expression=exp.column(exp.to_identifier(name, quoted=True), table=star.table),
+                expression=exp.column(
+                    exp.to_identifier(name, quoted=True), table=table.alias_or_name
+                ),
             )
-            for name in env.table(found.name).columns.values()
+            for name in env.table(table.name).columns.values()
         ]
-        star.replace(exp.Struct(expressions=members))
+        row: exp.Expr = exp.Struct(expressions=members)
+        column.replace(
+            exp.alias_(row, column.name)
+            if column.arg_key == "expressions" and isinstance(column.parent, exp.Select)
+            else row
+        )
     return tree
+
+
+def _table_of(column: exp.Column, env: Environment) -> exp.Table | None:
+    """The table whose row a column stands for; None if it is, or may be, a column."""
+    select = column.find_ancestor(exp.Select)
+    tables = [] if select is None else list(select.find_all(exp.Table))
+    if _is_row(column):
+        found = next((one for one in tables if one.alias_or_name == column.table), None)
+        if found is None:
+            raise SchemaError(f"expected a table of FROM before '.*'; found {column.table!r}")
+        return found
+    name = column.name.lower()
+    for table in tables:
+        known = env.tables.get(table.name.lower())
+        if known is None or name in map(str.lower, known.columns):
+            return None
+    if select is None or select.find(exp.Subquery) is not None:
+        return None
+    return next((one for one in tables if one.alias_or_name.lower() == name), None)
 
 
 def with_windows(tree: exp.Expr, env: Environment) -> tuple[exp.Expr, Environment]:
@@ -65,6 +111,10 @@ def with_windows(tree: exp.Expr, env: Environment) -> tuple[exp.Expr, Environmen
             )
             table.replace(made)
     return tree, env
+
+
+def _is_renamed(table: exp.Table) -> bool:
+    return isinstance(table.this, exp.Identifier) and bool(table.alias_column_names)
 
 
 def _is_row(column: exp.Column) -> bool:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import pairwise
 
 from sqlglot import Dialect, exp
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.qualify import qualify
-from sqlglot.tokenizer_core import TokenType
 
 from penstock.errors import SchemaError
 from penstock.expr.duck import connection
@@ -28,10 +26,11 @@ from penstock.sql.rules.lists import with_lists
 from penstock.sql.rules.names import columns_of, tables_of
 from penstock.sql.rules.pivots import without_pivots
 from penstock.sql.rules.temporal import clocks_of, with_bounds, without_bounds
+from penstock.sql.rules.tokens import as_meant
 from penstock.sql.rules.unnesting import with_series
 from penstock.sql.rules.unsupported import check_supported
 from penstock.sql.scope import Environment, Named, NamedTables, Sizes
-from penstock.sql.tables import with_rows, with_windows
+from penstock.sql.tables import with_named_columns, with_rows, with_windows
 
 __all__ = ["parsed", "query_rows"]
 
@@ -134,6 +133,8 @@ def _rewritten(
     def has(*classes: type[exp.Expr]) -> bool:
         return any(issubclass(kind, classes) for kind in kinds)
 
+    if has(exp.TableAlias):
+        tree = with_named_columns(tree)
     if has(exp.Filter):
         tree = with_cases(tree)
     if has(exp.Comprehension, exp.Array):
@@ -142,8 +143,7 @@ def _rewritten(
         tree = with_series(tree)
     if has(exp.Values):
         tree, env = with_values(tree, env)
-    if has(exp.Star):
-        tree = with_rows(tree, env)
+    tree = with_rows(tree, env)
     tree = with_bounds(tree)
     if has(exp.Anonymous):
         tree, env = with_windows(tree, env)
@@ -163,10 +163,7 @@ def parsed(text: str, dialect: str = "duckdb") -> exp.Expr:
     """
     try:
         reader = Dialect.get_or_raise(dialect)
-        tokens = reader.tokenize(text)
-        for one, after in pairwise(tokens):  # SESSION is a word of its own in some dialects
-            if one.token_type == TokenType.SESSION and after.token_type == TokenType.L_PAREN:
-                one.token_type = TokenType.VAR
+        tokens = as_meant(reader.tokenize(text), dialect)
         trees = [tree for tree in reader.parser().parse(tokens, text) if tree is not None]
     except SqlglotError as error:
         failure = SchemaError(f"expected SQL; found {_what(error)}")

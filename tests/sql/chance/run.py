@@ -1,8 +1,9 @@
 """Runs many random queries beside DuckDB, on several processes: `python -m tests.sql.chance.run 100000`.
 
-Queries of successive seeds are views of one program, `TOGETHER` at a time. One program in four runs on two
-lanes, and one in eight as roughly as `penstock.testing` can; the others run each batch once. What fails is
-run alone, made smaller while it still fails, and printed with its seed. The exit code is 1 then.
+Queries of successive seeds are views of one program, `TOGETHER` at a time. One program in five has a schema
+of its own. One in four runs on two lanes, and one in eight as roughly as `penstock.testing` can; the others
+run each batch once. What fails is run alone, made smaller while it still fails, and printed with its seed.
+The exit code is 1 then.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
 from typing import Any, Final
 
 from sqlglot import exp, parse_one
 from tests.sql.beside_duckdb import compare_all, failing, is_query
 from tests.sql.chance.queries import random_query, random_timed
+from tests.sql.chance.schemas import random_schema, typed_query
 from tests.sql.chance.windows import random_windows
 
 __all__ = ["run", "smaller", "tried"]
@@ -27,6 +30,7 @@ TOGETHER: Final = 100
 """Queries of a program: with 50, each costs a sixth more; with 200, no less."""
 BATCHES: Final = 3
 TRIALS_MAX: Final = 60  # of smaller queries, each a program of its own
+OWN_SCHEMA: Final = 5  # one program in so many
 PROGRAMS_EACH: Final = 20  # that a process runs, so that what it keeps stays small
 GARBAGE_MIN: Final = 100_000
 """Objects before Python looks for garbage: plans are many that stay, which it looks at in vain."""
@@ -43,8 +47,16 @@ def query_of(seed: int) -> str:
             return random_query(seed, depth=2 + seed % 4)
 
 
-def tried(first: int, count: int, make: Callable[[int], str] = query_of) -> tuple[int, list[str]]:
+def tried(
+    first: int, count: int, make: Callable[[int], str] = query_of, *, own_schema: bool = False
+) -> tuple[int, list[str]]:
     """Runs the queries of some seeds in one program.
+
+    Args:
+        first: seed.
+        count: of seeds.
+        make: the query of a seed.
+        own_schema: whether they are over a schema of the first seed instead.
 
     Returns:
         How many, and of each that fails its seed, its text, a smaller one, and the error.
@@ -56,6 +68,9 @@ def tried(first: int, count: int, make: Callable[[int], str] = query_of) -> tupl
         "cores": 2 if part % 4 == 1 else 1,
         "shaken": part % 8 == 1,
     }
+    if own_schema:
+        how["schema"] = random_schema(first)
+        make = partial(typed_query, how["schema"])
     seeds = {make(seed): seed for seed in range(first, first + count)}
     failures: list[str] = []
     for query, error in failing(list(seeds), **how):
@@ -79,7 +94,7 @@ def smaller(query: str, kind: type[Exception], how: Mapping[str, Any]) -> str:
             trials += 1
             if trials > TRIALS_MAX:
                 break
-            shorter = len(candidate) < len(query) and is_query(candidate)
+            shorter = len(candidate) < len(query) and is_query(candidate, how.get("schema"))
             if shorter and fails(candidate, kind, how):
                 query, found = candidate, True
                 break
@@ -132,23 +147,34 @@ def run(count: int, *, first: int, processes: int) -> list[str]:
     """
     started, done = time.monotonic(), 0
     failures: list[str] = []
-    with ProcessPoolExecutor(
-        processes,
-        multiprocessing.get_context("spawn"),
-        gc.set_threshold,
-        (GARBAGE_MIN, 50, 50),
-        max_tasks_per_child=PROGRAMS_EACH,
-    ) as pool:
-        starts = range(first, first + count, TOGETHER)
-        waiting = [pool.submit(tried, at, min(TOGETHER, first + count - at)) for at in starts]
-        for one in as_completed(waiting):
-            some, new = one.result()
-            done, failures = done + some, failures + new
-            for failure in new:
-                print(failure, flush=True)
-            seconds = time.monotonic() - started
-            rate = done / seconds
-            print(f"{done} of {count}, {rate:.1f} queries/s, {len(failures)} failed", flush=True)
+    starts = range(first, first + count, TOGETHER)
+    together = processes * PROGRAMS_EACH
+    for part in (starts[i : i + together] for i in range(0, len(starts), together)):
+        # New processes, which `max_tasks_per_child` doesn't start in Python 3.11 once all have ended.
+        with ProcessPoolExecutor(
+            processes,
+            multiprocessing.get_context("spawn"),
+            gc.set_threshold,
+            (GARBAGE_MIN, 50, 50),
+        ) as pool:
+            waiting = [
+                pool.submit(
+                    tried,
+                    at,
+                    min(TOGETHER, first + count - at),
+                    own_schema=at // TOGETHER % OWN_SCHEMA == 0,
+                )
+                for at in part
+            ]
+            for one in as_completed(waiting):
+                some, new = one.result()
+                done, failures = done + some, failures + new
+                for failure in new:
+                    print(failure, flush=True)
+                rate = done / (time.monotonic() - started)
+                print(
+                    f"{done} of {count}, {rate:.1f} queries/s, {len(failures)} failed", flush=True
+                )
     return failures
 
 

@@ -1,8 +1,8 @@
 """Random queries as views, over random changes, equal to DuckDB after every batch.
 
-PENSTOCK_SQL_QUERIES, PENSTOCK_SQL_WINDOWS and PENSTOCK_SQL_PROGRAMS say how many, PENSTOCK_SQL_FIRST where to
-begin. Queries are views of one program, `TOGETHER` at a time: most of what one costs alone is the program.
-`run.py` runs as many as there is time for.
+PENSTOCK_SQL_QUERIES, PENSTOCK_SQL_TYPED, PENSTOCK_SQL_WINDOWS and PENSTOCK_SQL_PROGRAMS say how many,
+PENSTOCK_SQL_FIRST where to begin. Queries are views of one program, `TOGETHER` at a time: most of what one
+costs alone is the program. `run.py` runs as many as there is time for.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from tests.sql.chance.windows import random_windows
 
 PARTS = 4
 QUERIES = rounds("PENSTOCK_SQL_QUERIES", quick=40, full=800)
+TYPED = rounds("PENSTOCK_SQL_TYPED", quick=10, full=200)
 WINDOWS = rounds("PENSTOCK_SQL_WINDOWS", quick=20, full=240)
+TYPED_TOGETHER = 25  # over one schema
 PROGRAMS = rounds("PENSTOCK_SQL_PROGRAMS", quick=2, full=16)
 FIRST = int(os.environ.get("PENSTOCK_SQL_FIRST", "0"))
 
@@ -35,6 +37,14 @@ def run(first: int, last: int, make: Callable[[int], str] = query_of) -> None:
 def test_random_views_equal_duckdb(part: int) -> None:
     of_part = QUERIES // PARTS
     run(FIRST + part * of_part, FIRST + (part + 1) * of_part)
+
+
+def test_random_queries_over_random_schemas_equal_duckdb() -> None:
+    """Of all types, under names that SQL has to quote."""
+    for seed in range(FIRST, FIRST + TYPED, TYPED_TOGETHER):
+        count = min(TYPED_TOGETHER, FIRST + TYPED - seed)
+        _, failures = tried(seed, count, own_schema=True)
+        assert not failures, "\n".join(failures)
 
 
 def test_random_window_functions_equal_duckdb() -> None:

@@ -23,6 +23,7 @@ from typing import Final
 import pyarrow as pa
 from sqlglot import exp, parse_one
 
+from penstock.core.schema import INTERVAL
 from penstock.flow.graph import Node, RowStep, Source, Stateful, Union, ancestors, row_key
 from penstock.ops import Upserts
 from penstock.ops.joins.interval_join import IntervalJoin
@@ -103,8 +104,16 @@ def equalities(
     """The conditions that make a column of each side equal: with left's expression, and right's."""
     found: list[tuple[exp.Expr, exp.Expr, exp.Expr]] = []
     for condition in conditions:
-        if isinstance(condition, exp.EQ):
+        if isinstance(condition, exp.EQ | exp.NullSafeEQ):
             one, two = condition.this, condition.expression
+            if isinstance(condition, exp.NullSafeEQ):
+                if any(
+                    _type(side, [part]) == INTERVAL for side in (one, two) for part in (left, right)
+                ):
+                    continue  # of which there are no arrays
+                one, two = (
+                    exp.array(side, dialect="duckdb") for side in (one, two)
+                )  # [NULL] = [NULL]
             if left.has(one) and right.has(two):
                 found.append((condition, one, two))
             elif left.has(two) and right.has(one):
@@ -255,7 +264,9 @@ def _type(side: exp.Expr, parts: Sequence[Scope]) -> pa.DataType | None:
     """A plain column's type."""
     if not isinstance(side, exp.Column):
         return None
-    part = next(one for one in parts if one.has(side))
+    part = next((one for one in parts if one.has(side)), None)
+    if part is None:
+        return None
     name = part.names.get((side.table, side.name))
     return None if name is None else part.rows.schema[name].type
 

@@ -1,5 +1,6 @@
-"""Lists that are made in an expression, as functions: list comprehensions, and ARRAY of a subquery.
+"""Lists that are made in an expression, as functions: after IN, list comprehensions, and ARRAY of a subquery.
 
+k IN [1, NULL]                  ->  list_contains([1, NULL], k)
 [x + 1 FOR x IN l IF x > 0]     ->  list_transform(list_filter(l, lambda x: x > 0), lambda x: x + 1)
 ARRAY(SELECT w FROM u ORDER BY id)  ->  (SELECT coalesce(list(w ORDER BY id), []) FROM u)
 """
@@ -16,7 +17,7 @@ __all__ = ["with_lists"]
 
 
 def with_lists(tree: exp.Expr) -> exp.Expr:
-    """The query without comprehensions, and without subqueries in ARRAY.
+    """The query without comprehensions, without lists after IN, and without subqueries in ARRAY.
 
     Raises:
         SchemaError: such a subquery is more than rows in an order.
@@ -29,6 +30,10 @@ def with_lists(tree: exp.Expr) -> exp.Expr:
             array.replace(_called(only))
         elif isinstance(only, exp.Query) and not isinstance(only, exp.Subquery):
             array.replace(_listed(only))
+        elif array.arg_key == "field" and isinstance(array.parent, exp.In):
+            # sqlglot reads its own `k IN [1, NULL]` as `k IN (1, NULL)`, which is never false.
+            key = array.parent.this
+            array.parent.replace(exp.func("list_contains", array, key, dialect="duckdb"))
     return tree
 
 
