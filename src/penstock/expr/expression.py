@@ -271,10 +271,8 @@ def _narrow(found: pa.DataType) -> pa.DataType:
         or types.is_uint16(found)
     ):
         return pa.int32()
-    if types.is_uint32(found):
+    if types.is_uint32(found) or types.is_uint64(found):
         return pa.int64()
-    if types.is_uint64(found):  # as hash gives
-        return pa.decimal128(20, 0)
     if types.is_decimal(found):
         return pa.decimal128(found.precision, found.scale)
     if types.is_timestamp(found):

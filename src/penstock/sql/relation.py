@@ -11,7 +11,7 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from penstock.core.schema import Field, Schema
+from penstock.core.schema import INTERVAL, Field, Schema
 from penstock.expr import compile_expression
 from penstock.expr.query import common_type, fixed_query
 from penstock.flow import Flow, Stream, Table
@@ -224,6 +224,8 @@ def null_safe(sql: str, of: Field) -> str:
         return sql
     if pa.types.is_nested(of.type):
         return f"[{sql}]"  # a NULL inside of a value is equal to others
+    if of.type == INTERVAL:
+        sql = f"epoch_us({sql})"  # 1 day is 24 hours, but not as text
     if pa.types.is_floating(of.type):
         sql = f"CASE WHEN {sql} = 0 THEN 0 ELSE {sql} END"  # -0.0 is 0.0, but not as text
     return f"CASE WHEN {sql} IS NULL THEN 'n' ELSE 'v' || CAST({sql} AS VARCHAR) END"

@@ -17,11 +17,12 @@ from typing import Final, Protocol
 import pyarrow as pa
 from sqlglot import exp
 
+from penstock.core.schema import Field
 from penstock.errors import SchemaError
 from penstock.expr.query import common_type
 from penstock.ops.joins.table_join import How
 from penstock.sql.places import within
-from penstock.sql.relation import quoted
+from penstock.sql.relation import null_safe, quoted
 from penstock.sql.rules.constants import constant
 from penstock.sql.rules.intervals import Apart, apart
 from penstock.sql.rules.join_order import Same, are_alike, by_key, by_size, equalities
@@ -30,6 +31,7 @@ from penstock.sql.rules.temporal import filtered, is_temporal
 from penstock.sql.rules.unnesting import beside
 from penstock.sql.scope import Answer, Carry, Environment, Named, Scope, carried, joined_back
 from penstock.sql.trees import (
+    AsValue,
     conjuncts,
     free,
     joined_in,
@@ -400,14 +402,18 @@ def _keys(
     left: Scope, right: Scope, pairs: Sequence[tuple[exp.Expr, exp.Expr]]
 ) -> tuple[Scope, Scope, list[tuple[str, str]]]:
     """Columns of one type that are the sides of equalities: both scopes with them, and the pairs."""
-    left, mine = left.computed([one for one, _ in pairs], "left")
-    right, others = right.computed([two for _, two in pairs], "right")
+    as_values = [isinstance(one, AsValue) for one, _ in pairs]
+    left, mine = left.computed([_plain(one) for one, _ in pairs], "left")
+    right, others = right.computed([_plain(two) for _, two in pairs], "right")
     found: list[tuple[str, str]] = []
-    for one, two in zip(mine, others, strict=True):
-        types = left.rows.schema[one].type, right.rows.schema[two].type
+    for one, two, as_value in zip(mine, others, as_values, strict=True):
+        fields = left.rows.schema[one], right.rows.schema[two]
+        types = fields[0].type, fields[1].type
         sides: list[tuple[Scope, str]] = []
         for scope, name in ((left, one), (right, two)):
             to = as_key(name, *types)
+            if as_value:
+                to = null_safe(to, _either(*fields))
             if to == quoted(name) and not any(name in pair for pair in found):
                 sides.append((scope, name))
                 continue
@@ -416,6 +422,16 @@ def _keys(
         (left, one_), (right, two_) = sides
         found.append((one_, two_))
     return left, right, found
+
+
+def _plain(side: exp.Expr) -> exp.Expr:
+    return side.this if isinstance(side, AsValue) else side
+
+
+def _either(one: Field, other: Field) -> Field:
+    """Of two columns that are compared, what either is: not required, or of a type with -0.0."""
+    floating = next((f for f in (one, other) if pa.types.is_floating(f.type)), one)
+    return replace(floating, required=one.required and other.required)
 
 
 def _inner(

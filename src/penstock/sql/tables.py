@@ -22,14 +22,20 @@ OPTIONS: Final = ("keep", "late")
 EXAMPLE: Final = "FROM TUMBLE(clicks, at, INTERVAL 1 MINUTE) GROUP BY window_start, window_end"
 
 
-def with_named_columns(tree: exp.Expr) -> exp.Expr:
+def with_named_columns(tree: exp.Expr, env: Environment) -> exp.Expr:
     """The query with a subquery for each `table AS t(a, b)`: only those have columns of other names."""
-    found = [one for one in tree.find_all(exp.Table) if _is_renamed(one)]
-    for table in found:
-        alias = table.args["alias"]
+    for table in [one for one in tree.find_all(exp.Table) if _is_renamed(one)]:
+        known = env.tables.get(table.name.lower())
+        names = list(table.alias_column_names)
+        for name in [] if known is None else list(known.columns)[len(names) :]:
+            taken = {one.lower() for one in names}
+            names.append(f"{name}_1" if name.lower() in taken else name)  # as DuckDB does
         inner = table.copy()
         inner.set("alias", None)
         inner.set("joins", None)
+        alias = exp.TableAlias(
+            this=table.args["alias"].this, columns=[*map(exp.to_identifier, names)]
+        )
         made = exp.Subquery(
             this=exp.select("*").from_(inner), alias=alias, joins=table.args.get("joins")
         )
@@ -44,16 +50,20 @@ def with_rows(tree: exp.Expr, env: Environment) -> exp.Expr:
         SchemaError: what is before `.*` is no table of the FROM.
     """
     names = {one.alias_or_name.lower() for one in tree.find_all(exp.Table)}
-
-    def may_be_row(column: exp.Column) -> bool:
-        return _is_row(column) or (not column.table and column.name.lower() in names)
-
-    if not any(map(may_be_row, tree.find_all(exp.Column))):
+    if not any(_is_row(one) or one.name.lower() in names for one in tree.find_all(exp.Column)):
         return tree
+    # What else has such a name comes first: a column that the query names, an element of UNNEST.
+    names -= {one.alias.lower() for one in tree.find_all(exp.Alias, exp.CTE)}
+    names -= {one.name.lower() for alias in tree.find_all(exp.TableAlias) for one in alias.columns}
+
+    def table_of(column: exp.Column) -> exp.Table | None:
+        if _is_row(column):
+            return _around(column)
+        return _as_row(column, env) if not column.table and column.name.lower() in names else None
+
     tree = tree.copy()
-    for column in filter(may_be_row, list(tree.find_all(exp.Column))):
-        table = _table_of(column, env)
-        if table is None:
+    for column in list(tree.find_all(exp.Column)):
+        if (table := table_of(column)) is None:
             continue
         members = [
             exp.PropertyEQ(
@@ -65,31 +75,35 @@ def with_rows(tree: exp.Expr, env: Environment) -> exp.Expr:
             for name in env.table(table.name).columns.values()
         ]
         row: exp.Expr = exp.Struct(expressions=members)
-        column.replace(
-            exp.alias_(row, column.name)
-            if column.arg_key == "expressions" and isinstance(column.parent, exp.Select)
-            else row
-        )
+        is_item = isinstance(column.parent, exp.Select) and not _is_row(column)
+        column.replace(exp.alias_(row, column.name) if is_item else row)
     return tree
 
 
-def _table_of(column: exp.Column, env: Environment) -> exp.Table | None:
-    """The table whose row a column stands for; None if it is, or may be, a column."""
+def _around(star: exp.Column) -> exp.Table:
+    """The table of a `table.*`."""
+    select = star.find_ancestor(exp.Select)
+    for table in () if select is None else select.find_all(exp.Table):
+        if table.alias_or_name == star.table:
+            return table
+    raise SchemaError(f"expected a table of FROM before '.*'; found {star.table!r}")
+
+
+def _as_row(column: exp.Column, env: Environment) -> exp.Table | None:
+    """The table of the FROM that has the name of a column which no table there has."""
     select = column.find_ancestor(exp.Select)
-    tables = [] if select is None else list(select.find_all(exp.Table))
-    if _is_row(column):
-        found = next((one for one in tables if one.alias_or_name == column.table), None)
-        if found is None:
-            raise SchemaError(f"expected a table of FROM before '.*'; found {column.table!r}")
-        return found
-    name = column.name.lower()
-    for table in tables:
-        known = env.tables.get(table.name.lower())
+    clauses = (
+        () if select is None else (select.args.get("from_"), *(select.args.get("joins") or ()))
+    )
+    name, found = column.name.lower(), None
+    for one in clauses:
+        table = None if one is None else one.this
+        known = env.tables.get(table.name.lower()) if isinstance(table, exp.Table) else None
         if known is None or name in map(str.lower, known.columns):
             return None
-    if select is None or select.find(exp.Subquery) is not None:
-        return None
-    return next((one for one in tables if one.alias_or_name.lower() == name), None)
+        if one.this.alias_or_name.lower() == name:
+            found = one.this
+    return found
 
 
 def with_windows(tree: exp.Expr, env: Environment) -> tuple[exp.Expr, Environment]:
@@ -119,7 +133,9 @@ def _is_renamed(table: exp.Table) -> bool:
 
 def _is_row(column: exp.Column) -> bool:
     """Whether it is `table.*` inside an expression."""
-    return isinstance(column.this, exp.Star) and not isinstance(column.parent, exp.Select)
+    return isinstance(column.this, exp.Star) and not isinstance(
+        column.parent, exp.Select | exp.Columns
+    )
 
 
 def _is_windowed(call: exp.Expr) -> TypeGuard[exp.Anonymous]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import ClassVar
 
 from sqlglot import exp
 
@@ -10,6 +11,7 @@ from penstock.expr.duck import connection
 from penstock.expr.purity import names_aggregate
 
 __all__ = [
+    "AsValue",
     "Name",
     "aggregates",
     "aliases_of",
@@ -30,6 +32,13 @@ __all__ = [
 
 Name = tuple[str, str]
 """A column as queries name it: its table's alias, and its own name."""
+
+
+class AsValue(exp.Expression):
+    """The side of an IS NOT DISTINCT FROM: it is equal to another also where both are NULL."""
+
+    arg_types: ClassVar[dict[str, bool]] = {"this": True}
+
 
 OWN = "$"  # the alias of columns that a relation has by that name
 

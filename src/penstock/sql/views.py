@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from sqlglot import Dialect, exp
+from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.qualify import qualify
 
@@ -18,15 +18,15 @@ from penstock.sql.places import offset_of, unplaced, within
 from penstock.sql.places import placed as with_place
 from penstock.sql.queries import compile_tree
 from penstock.sql.relation import Relation, quoted
-from penstock.sql.rules.by_name import by_position
+from penstock.sql.rules.columns import by_position, with_columns
 from penstock.sql.rules.constants import with_values
 from penstock.sql.rules.filters import with_cases
 from penstock.sql.rules.first_rows import with_first_rows
 from penstock.sql.rules.lists import with_lists
 from penstock.sql.rules.names import columns_of, tables_of
 from penstock.sql.rules.pivots import without_pivots
+from penstock.sql.rules.reading import read
 from penstock.sql.rules.temporal import clocks_of, with_bounds, without_bounds
-from penstock.sql.rules.tokens import as_meant
 from penstock.sql.rules.unnesting import with_series
 from penstock.sql.rules.unsupported import check_supported
 from penstock.sql.scope import Environment, Named, NamedTables, Sizes
@@ -134,7 +134,7 @@ def _rewritten(
         return any(issubclass(kind, classes) for kind in kinds)
 
     if has(exp.TableAlias):
-        tree = with_named_columns(tree)
+        tree = with_named_columns(tree, env)
     if has(exp.Filter):
         tree = with_cases(tree)
     if has(exp.Comprehension, exp.Array):
@@ -148,6 +148,8 @@ def _rewritten(
     if has(exp.Anonymous):
         tree, env = with_windows(tree, env)
     _check_tables(tree, env)
+    if has(exp.Columns, exp.Star):
+        tree = with_columns(tree, env)
     if has(exp.Pivot):
         tree = without_pivots(tree, env)
     if has(exp.SetOperation):
@@ -162,9 +164,7 @@ def parsed(text: str, dialect: str = "duckdb") -> exp.Expr:
         SchemaError: it can't be read, with line and column; or is another statement.
     """
     try:
-        reader = Dialect.get_or_raise(dialect)
-        tokens = as_meant(reader.tokenize(text), dialect)
-        trees = [tree for tree in reader.parser().parse(tokens, text) if tree is not None]
+        trees = read(text, dialect)
     except SqlglotError as error:
         failure = SchemaError(f"expected SQL; found {_what(error)}")
         failure.at = offset_of(error, text)

@@ -13,8 +13,9 @@ import gc
 import multiprocessing
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from typing import Any, Final
 
@@ -148,34 +149,55 @@ def run(count: int, *, first: int, processes: int) -> list[str]:
     started, done = time.monotonic(), 0
     failures: list[str] = []
     starts = range(first, first + count, TOGETHER)
+
+    def note(programs: int, new: list[str]) -> None:
+        nonlocal done
+        done = min(done + programs * TOGETHER, count)
+        failures.extend(new)
+        for failure in new:
+            print(failure, flush=True)
+        rate = done / (time.monotonic() - started)
+        print(f"{done} of {count}, {rate:.1f} queries/s, {len(failures)} failed", flush=True)
+
     together = processes * PROGRAMS_EACH
     for part in (starts[i : i + together] for i in range(0, len(starts), together)):
-        # New processes, which `max_tasks_per_child` doesn't start in Python 3.11 once all have ended.
-        with ProcessPoolExecutor(
-            processes,
-            multiprocessing.get_context("spawn"),
-            gc.set_threshold,
-            (GARBAGE_MIN, 50, 50),
-        ) as pool:
-            waiting = [
-                pool.submit(
-                    tried,
-                    at,
-                    min(TOGETHER, first + count - at),
-                    own_schema=at // TOGETHER % OWN_SCHEMA == 0,
-                )
-                for at in part
-            ]
-            for one in as_completed(waiting):
-                some, new = one.result()
-                done, failures = done + some, failures + new
-                for failure in new:
-                    print(failure, flush=True)
-                rate = done / (time.monotonic() - started)
-                print(
-                    f"{done} of {count}, {rate:.1f} queries/s, {len(failures)} failed", flush=True
-                )
+        waiting = list(part)
+        while waiting:
+            waiting = answered(waiting, first + count, processes, note)
+            # A process has ended: DuckDB's own faults end it. Its program is among the first.
+            for at in waiting[:processes]:
+                if answered([at], first + count, 1, note):
+                    note(
+                        1, [f"seeds from {at}: a process ended; python -X faulthandler says where"]
+                    )
+            waiting = waiting[processes:]
     return failures
+
+
+def answered(
+    starts: Sequence[int], end: int, processes: int, note: Callable[[int, list[str]], None]
+) -> list[int]:
+    """Runs programs in new processes, which `max_tasks_per_child` doesn't start in Python 3.11.
+
+    Returns:
+        The programs without an answer, as a process ended.
+    """
+    with ProcessPoolExecutor(
+        processes, multiprocessing.get_context("spawn"), gc.set_threshold, (GARBAGE_MIN, 50, 50)
+    ) as pool:
+        waiting = {
+            pool.submit(
+                tried, at, min(TOGETHER, end - at), own_schema=at // TOGETHER % OWN_SCHEMA == 0
+            ): at
+            for at in starts
+        }
+        without = []
+        for one in as_completed(waiting):
+            try:
+                note(1, one.result()[1])
+            except BrokenProcessPool:
+                without.append(waiting[one])
+    return sorted(without)
 
 
 def main() -> None:

@@ -473,7 +473,7 @@ class _Maker:
                     lambda: f"{pick(['upper', 'lower', 'reverse', 'trim'])}({of('STRING')})",
                     lambda: f"({of('STRING')} || {of('STRING')})",
                     lambda: f"substr({of('STRING')}, {n}, 1)",
-                    lambda: f"replace({of('STRING')}, 'a', 'zz')",
+                    lambda: f"({of('STRING')}).replace('a', 'zz')",
                     lambda: (
                         f"CAST({of(pick(['INT', 'BIGINT', 'DECIMAL(9, 2)', 'BOOLEAN', 'DATE']))} "
                         "AS VARCHAR)"
@@ -488,7 +488,7 @@ class _Maker:
                 ]
             case "BOOLEAN":
                 return [
-                    lambda: f"NOT ({of('BOOLEAN')})",
+                    lambda: f"(NOT ({of('BOOLEAN')}))",
                     lambda: f"({of('BOOLEAN')} {pick(['AND', 'OR'])} {of('BOOLEAN')})",
                     lambda: f"({of(type_ := pick(PLAIN))} {pick(SIGNS)} {of(type_)})",
                     lambda: f"({of(pick(EVERY))} IS {pick(['', 'NOT '])}NULL)",
@@ -496,7 +496,8 @@ class _Maker:
                     lambda: (
                         f"({of('STRING')} {pick(['LIKE', 'ILIKE', 'NOT LIKE'])} '{pick(['a%', '_', '%b%'])}')"
                     ),
-                    lambda: f"starts_with({of('STRING')}, {of('STRING')})",
+                    lambda: f"({of('STRING')}).starts_with({of('STRING')})",
+                    lambda: f"({of('BIGINT')} IN [{of('INT')}, NULL])",
                     lambda: f"list_contains({of('ARRAY<BIGINT>')}, {of('BIGINT')})",
                     lambda: f"({of('DATE')} < {of('TIMESTAMP')})",
                 ]

@@ -10,7 +10,7 @@ from tests.sql.beside_duckdb import flow
 
 from penstock.errors import SchemaError
 from penstock.sql.relation import Relation
-from penstock.sql.rules.by_name import by_position
+from penstock.sql.rules.columns import by_position
 from penstock.sql.rules.pivots import without_pivots
 from penstock.sql.scope import Environment, Named, NamedTables
 from penstock.sql.views import parsed

@@ -23,7 +23,6 @@ from typing import Final
 import pyarrow as pa
 from sqlglot import exp, parse_one
 
-from penstock.core.schema import INTERVAL
 from penstock.flow.graph import Node, RowStep, Source, Stateful, Union, ancestors, row_key
 from penstock.ops import Upserts
 from penstock.ops.joins.interval_join import IntervalJoin
@@ -33,7 +32,7 @@ from penstock.ops.over.operator import WindowFunctions
 from penstock.ops.rows import Unnest, Where
 from penstock.sql.rules.intervals import apart
 from penstock.sql.scope import Scope, Sizes
-from penstock.sql.trees import own_columns
+from penstock.sql.trees import AsValue, own_columns
 
 __all__ = ["Same", "are_alike", "by_key", "by_size", "equalities", "rows_of", "selectivity"]
 
@@ -107,13 +106,7 @@ def equalities(
         if isinstance(condition, exp.EQ | exp.NullSafeEQ):
             one, two = condition.this, condition.expression
             if isinstance(condition, exp.NullSafeEQ):
-                if any(
-                    _type(side, [part]) == INTERVAL for side in (one, two) for part in (left, right)
-                ):
-                    continue  # of which there are no arrays
-                one, two = (
-                    exp.array(side, dialect="duckdb") for side in (one, two)
-                )  # [NULL] = [NULL]
+                one, two = AsValue(this=one), AsValue(this=two)
             if left.has(one) and right.has(two):
                 found.append((condition, one, two))
             elif left.has(two) and right.has(one):
@@ -211,7 +204,7 @@ def selectivity(condition: exp.Expr) -> float:
             return min(0.5, EQUAL * max(1, len(condition.expressions)))
         case exp.NEQ():
             return 1 - EQUAL
-        case exp.EQ() | exp.Like() | exp.ILike() | exp.Is():
+        case exp.EQ() | exp.NullSafeEQ() | exp.Like() | exp.ILike() | exp.Is():
             return EQUAL
         case exp.Boolean():
             return float(condition.this)
@@ -249,7 +242,9 @@ class Same:
 
 
 def _sides(condition: exp.Expr) -> tuple[exp.Expr, ...]:
-    return (condition.this, condition.expression) if isinstance(condition, exp.EQ) else ()
+    if not isinstance(condition, exp.EQ | exp.NullSafeEQ):
+        return ()
+    return condition.this, condition.expression
 
 
 def _member(side: exp.Expr, parts: Sequence[Scope]) -> Member | None:
@@ -264,9 +259,7 @@ def _type(side: exp.Expr, parts: Sequence[Scope]) -> pa.DataType | None:
     """A plain column's type."""
     if not isinstance(side, exp.Column):
         return None
-    part = next((one for one in parts if one.has(side)), None)
-    if part is None:
-        return None
+    part = next(one for one in parts if one.has(side))
     name = part.names.get((side.table, side.name))
     return None if name is None else part.rows.schema[name].type
 
@@ -291,7 +284,10 @@ class _Joins:
                 needed = {(c.table, c.name) for c in own_columns(condition)}
                 mask = sum(1 << i for i, part in enumerate(parts) if needed & part.names.keys())
                 self.rest.append((mask, selectivity(condition)))
-            elif _type(condition.this, parts) == _type(condition.expression, parts) is not None:
+            elif (
+                isinstance(condition, exp.EQ)
+                and _type(condition.this, parts) == _type(condition.expression, parts) is not None
+            ):
                 self.columns |= {condition.this: one, condition.expression: two}
                 same.add(condition.this, condition.expression)
             else:

@@ -26,14 +26,17 @@ def with_lists(tree: exp.Expr) -> exp.Expr:
         return tree
     for array in reversed(list(tree.find_all(exp.Array))):  # inner ones first
         only = array.expressions[0] if len(array.expressions) == 1 else None
+        made: exp.Expr = array
         if isinstance(only, exp.Comprehension):
-            array.replace(_called(only))
+            made = _called(only)
         elif isinstance(only, exp.Query) and not isinstance(only, exp.Subquery):
-            array.replace(_listed(only))
-        elif array.arg_key == "field" and isinstance(array.parent, exp.In):
+            made = _listed(only)
+        if array.arg_key == "field" and isinstance(array.parent, exp.In):
             # sqlglot reads its own `k IN [1, NULL]` as `k IN (1, NULL)`, which is never false.
             key = array.parent.this
-            array.parent.replace(exp.func("list_contains", array, key, dialect="duckdb"))
+            array.parent.replace(exp.func("list_contains", made, key, dialect="duckdb"))
+        else:
+            array.replace(made)
     return tree
 
 

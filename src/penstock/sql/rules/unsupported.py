@@ -14,7 +14,7 @@ __all__ = ["check_supported"]
 
 LOOKED_AT: Final = (
     exp.TableSample, exp.Lock, exp.Into, exp.HistoricalData, exp.Version, exp.Join, exp.LimitOptions,
-    exp.CTE, exp.Columns, exp.Collate,
+    exp.CTE, exp.Collate,
 )  # fmt: skip
 
 
@@ -67,8 +67,6 @@ def _odd(node: exp.Expr) -> str | None:
                 "expected WITH RECURSIVE without USING KEY, where the order of rows decides which one is "
                 "kept. Aggregate its rows instead, such as min(distance) … GROUP BY node"
             )
-        case exp.Columns() if node.find_ancestor(exp.Pivot) is None:
-            return f"expected columns by name; found {node.sql(dialect='duckdb')!r}. List them"
         case exp.Collate():
             return (
                 f"expected text that is compared as it is; found {node.sql(dialect='duckdb')!r}. Compare "

@@ -1,0 +1,99 @@
+"""Reading a text by sqlglot, with the meaning that DuckDB gives it.
+
+x.upper()                      ->  upper(x)            it would be a function of the schema x
+t.tags.list_sort()[1]          ->  list_sort(t.tags)[1]
+(a || b).substr(1, 2).lower()  ->  lower(substr((a || b), 1, 2))
+k IN [1, NULL]                 ->  k IN list_value(1, NULL)   it would be k IN (1, NULL), and never false
+SESSION(clicks, …)             ->  a function; in some dialects the word is one of its own
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Final
+
+from sqlglot import Dialect, exp
+from sqlglot.tokenizer_core import Token, TokenType
+
+from penstock.sql.places import unplaced
+
+__all__ = ["read"]
+
+SCHEMAS: Final = {"main", "pg_catalog", "information_schema", "system"}
+
+
+def read(text: str, dialect: str = "duckdb") -> list[exp.Expr]:
+    """The trees of a text's statements.
+
+    Raises:
+        SqlglotError: it can't be read.
+    """
+    reader = Dialect.get_or_raise(dialect)
+    tokens = reader.tokenize(text)
+    for one, after in pairwise(tokens):
+        if one.token_type == TokenType.SESSION and after.token_type == TokenType.L_PAREN:
+            one.token_type = TokenType.VAR
+    chained = False
+    if dialect == "duckdb":
+        kinds = [one.token_type for one in tokens]
+        dots = [at for at, kind in enumerate(kinds[:-2]) if kind == TokenType.DOT]
+        chained = any(kinds[at + 2] == TokenType.L_PAREN for at in dots)
+        for at in range(len(tokens) - 1, 0, -1):
+            if kinds[at - 1] == TokenType.IN and kinds[at] == TokenType.L_BRACKET:
+                _call(tokens, at)
+    trees = [tree for tree in reader.parser().parse(tokens, text) if tree is not None]
+    return [_with_calls(tree) for tree in trees] if chained else trees
+
+
+def _call(tokens: list[Token], opening: int) -> None:
+    """Makes brackets a call."""
+    depth = 0
+    for at in range(opening, len(tokens)):
+        if tokens[at].token_type == TokenType.L_BRACKET:
+            depth += 1
+        elif tokens[at].token_type == TokenType.R_BRACKET:
+            depth -= 1
+            if depth == 0:
+                first = tokens[opening]
+                tokens[at] = _made(TokenType.R_PAREN, ")", tokens[at])
+                tokens[opening : opening + 1] = [
+                    _made(TokenType.VAR, "list_value", first),
+                    _made(TokenType.L_PAREN, "(", first),
+                ]
+                return
+
+
+def _made(kind: TokenType, text: str, at: Token) -> Token:
+    """A token at the place of another."""
+    return Token(kind, text, at.line, at.col, at.start, at.end)
+
+
+def _with_calls(tree: exp.Expr) -> exp.Expr:
+    """The query with calls whose first argument is in parentheses."""
+    for node in reversed(list(tree.find_all(exp.Dot, exp.Column))):  # inner ones first
+        call = node.expression if isinstance(node, exp.Dot) else node.this
+        called = call.this if isinstance(call, exp.Filter) else call
+        if not isinstance(called, exp.Anonymous):
+            continue
+        # What is before the dot has identifiers where there were columns. Its text is read again.
+        text = _before(node).sql("duckdb")
+        if text.lower() in SCHEMAS:
+            continue
+        for one in called.expressions:
+            is_argument = not isinstance(one, exp.Order) or one.this is not None
+            text += f"{', ' if is_argument else ' '}{one.sql('duckdb').strip()}"
+        [select] = read(f"SELECT {called.name}({text})")
+        made = unplaced(select.expressions[0].pop())
+        if isinstance(call, exp.Filter):
+            made = exp.Filter(this=made, expression=call.expression)
+        node.replace(made)
+    return tree
+
+
+def _before(node: exp.Expression) -> exp.Expression:
+    """What is before the last dot."""
+    if isinstance(node, exp.Dot):
+        before: exp.Expression = node.this
+        return before
+    names = [part for part in (node.args.get(one) for one in ("catalog", "db", "table")) if part]
+    return exp.Dot.build(names) if len(names) > 1 else names[0]
