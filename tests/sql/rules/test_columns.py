@@ -8,7 +8,9 @@ import duckdb
 import pytest
 from tests.sql.beside_duckdb import flow
 
+import penstock as ps
 from penstock.errors import SchemaError
+from penstock.sql import SqlFlow
 from penstock.sql.relation import Relation
 from penstock.sql.rules.columns import with_columns
 from penstock.sql.scope import Environment, Named, NamedTables
@@ -85,3 +87,13 @@ def test_a_pattern_elsewhere_is_refused(query: str) -> None:
 def test_a_pattern_that_no_column_has_is_refused_at_its_place() -> None:
     with pytest.raises(SchemaError, match=r"line 2, column 3: .*z"):
         flow().view("v", sql="SELECT id,\n  COLUMNS('z') FROM t")
+
+
+def test_an_alias_renames_columns_beside_one_that_has_to_be_quoted() -> None:
+    app = SqlFlow("shop")
+    app.sql('CREATE TABLE t (id BIGINT PRIMARY KEY, k BIGINT, "order" BIGINT, "two words" BIGINT)')
+    app.view("v", sql='SELECT a.i, "order", A.J FROM t AS a(i, j) WHERE "Two Words" > 1')
+    run = ps.testing.run(app)
+    run.send("t", id=1, k=2, order=3, **{"two words": 4})
+    run.settle()
+    assert run.view("v").rows() == [{"i": 1, "order": 3, "j": 2}]
