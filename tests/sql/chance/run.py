@@ -22,7 +22,8 @@ from typing import Any, Final
 from sqlglot import exp, parse_one
 from tests.sql.beside_duckdb import compare_all, failing, is_query
 from tests.sql.chance.queries import random_query, random_timed
-from tests.sql.chance.schemas import random_schema, typed_query
+from tests.sql.chance.schemas import random_schema
+from tests.sql.chance.typed_queries import typed_query
 from tests.sql.chance.windows import random_windows
 
 __all__ = ["run", "smaller", "tried"]
