@@ -113,6 +113,7 @@ class Contract:
         self.states = [self.operator.empty(self.files) for _ in range(shards)]
         self.is_cut = shards > 1
         self.version = 0
+        self.stops = True  # what a step raises is seen
         self.changes: Counter[Any] = Counter()
         self.closed: Counter[Any] = Counter()
         self.late: list[list[int]] = []
@@ -240,7 +241,9 @@ class Contract:
         ]
         opened = self.operator.open(self.files, json.loads(json.dumps(state.describe())))
         made = {name: Shared() for name in shared}
-        context = Context(self.files, f"s/{shard}", self.version, promised, attempt, made)
+        context = Context(
+            self.files, f"s/{shard}", self.version, promised, attempt, made, self.stops
+        )
         if made:  # as if another operator had made them
             self.operator.step(opened, inputs, context)
         found = self.operator.step(opened, inputs, context)

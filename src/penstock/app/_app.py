@@ -62,6 +62,9 @@ class App(DatabaseFlow):
             read one version, and as the beginning of a view's changes. Each keeps its files.
         transactions: writes the output of a batch to all topics in one transaction. Readers of
             committed data see all of it or nothing; others may see some records twice after a crash.
+        on_error: what becomes of an error that some rows cause and that no operator foresaw, such as one in
+            your own function. `"dead-letter"`: these rows are dead letters with the error, and the others are
+            used. `"stop"`: the pipeline stops.
     """
 
     def __init__(
@@ -78,8 +81,9 @@ class App(DatabaseFlow):
         batch_rows: int = Limits.rows_max,
         versions_kept: int = VERSIONS_KEPT,
         transactions: bool = False,
+        on_error: str = "dead-letter",
     ) -> None:
-        super().__init__(name, transactions=transactions)
+        super().__init__(name, transactions=transactions, on_error=on_error)
         if cores is None:
             cores = min(2, os.cpu_count() or 1)
         check_number(cores, "cores", 1, CORES_MAX)

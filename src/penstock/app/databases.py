@@ -74,8 +74,10 @@ class _Sink:
 class DatabaseFlow(SqlFlow):
     """A flow with tables of databases at its ends."""
 
-    def __init__(self, name: str, *, transactions: bool = False) -> None:
-        super().__init__(name, transactions=transactions)
+    def __init__(
+        self, name: str, *, transactions: bool = False, on_error: str = "dead-letter"
+    ) -> None:
+        super().__init__(name, transactions=transactions, on_error=on_error)
         self._captured: dict[str, _Source] = {}
         self._followers: dict[str, _Sink] = {}
 

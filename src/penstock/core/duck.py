@@ -15,22 +15,31 @@ __all__ = ["add_functions", "confine", "connection"]
 
 _SKETCHES: Final = re.compile("theta_|bloom_|might_contain", re.IGNORECASE)
 """What is in the name of each function of sketches."""
+_MOVING: Final = "common_subexpressions,in_clause"
+"""Optimizers that take parts out of a `TRY`, and compute them where nothing catches their errors."""
 _thread = threading.local()
 _opened: list[duckdb.DuckDBPyConnection] = []
 
 
-def connection() -> duckdb.DuckDBPyConnection:
-    """This thread's in-memory DuckDB: one core, no files, no network, UTC."""
+def connection(*, as_written: bool = False) -> duckdb.DuckDBPyConnection:
+    """This thread's in-memory DuckDB: one core, no files, no network, UTC.
+
+    Args:
+        as_written: another one, which computes each part of an expression where it is written.
+    """
     import duckdb
 
-    if not hasattr(_thread, "connection"):
+    name = "as_written" if as_written else "connection"
+    if not hasattr(_thread, name):
         con = duckdb.connect(":memory:")
         con.execute("SET threads = 1")
+        if as_written:
+            con.execute(f"SET disabled_optimizers = '{_MOVING}'")
         add_functions(con)
         confine(con)
-        _thread.connection = con
+        setattr(_thread, name, con)
         _opened.append(con)
-    return cast("duckdb.DuckDBPyConnection", _thread.connection)
+    return cast("duckdb.DuckDBPyConnection", getattr(_thread, name))
 
 
 def add_functions(con: duckdb.DuckDBPyConnection, query: str | None = None) -> None:

@@ -14,12 +14,14 @@ from typing import Final
 
 from penstock.engine.log import Log
 from penstock.engine.plan import Plan, Split
-from penstock.engine.store import Json
+from penstock.engine.store import Json, Store
 from penstock.errors import BrokerError
 
 __all__ = [
     "OFFSET_OUT_OF_RANGE",
     "Attempts",
+    "PlannedError",
+    "Writing",
     "as_it_is",
     "begun_again",
     "input_gone",
@@ -177,3 +179,24 @@ def warn_of_lost(plan: Plan, reports: Iterable[Json]) -> None:
                     "pipeline may stand still: penstock topics alter %s --set retention.ms=…",
                     *(split.topic, split.partition, split.start, source["lost"], split.topic),
                 )
+
+
+class PlannedError(Exception):
+    """Another driver has written the plan of the batch."""
+
+
+@dataclass
+class Writing:
+    """Writes a plan down, once."""
+
+    store: Store
+    plan: Plan
+    is_written: bool
+
+    def __call__(self) -> None:
+        """Raises `PlannedError` where another driver was first."""
+        if not self.is_written:
+            content = self.plan.to_json()
+            if self.store.write_plan(self.plan.version, content) is not content:
+                raise PlannedError
+            self.is_written = True

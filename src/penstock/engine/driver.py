@@ -24,12 +24,15 @@ import orjson
 from penstock.client.network.connection import Aside
 from penstock.engine.attempts import (
     Attempts,
+    PlannedError,
+    Writing,
     begun_again,
     made_anew,
     new_writer,
     unfinished,
     warn_of_lost,
 )
+from penstock.engine.letters.box import of_any
 from penstock.engine.log import Log
 from penstock.engine.outgoing import writer_name
 from penstock.engine.physical import Physical
@@ -38,7 +41,13 @@ from penstock.engine.progress.nodes import NodeProgress, Nodes
 from penstock.engine.store import Json, Store
 from penstock.engine.transactions import OutputTransactions, transactional_id
 from penstock.engine.upkeep.keeper import Keeper
-from penstock.engine.versions import first_version, noted_floors, of_program, same_program
+from penstock.engine.versions import (
+    add_counts,
+    first_version,
+    noted_floors,
+    of_program,
+    same_program,
+)
 from penstock.engine.watermarks import Look, keep_producers, look, no_producers, take_producers
 from penstock.errors import BrokerError, FencedError, FlowError, PenstockError
 from penstock.flow.graph import Source, origins
@@ -129,10 +138,9 @@ class Driver:
         self._looked_s = -LOOK_AGE_MAX_S
         self._transactions: OutputTransactions | None = None
         if physical.writes_last:
+            outputs = [one.identity for one in physical.graph.outputs]
             name = transactional_id(physical.graph.name)
-            self._transactions = OutputTransactions(
-                log, name, dead_letter_topic, [o.identity for o in physical.graph.outputs]
-            )
+            self._transactions = OutputTransactions(log, name, dead_letter_topic, outputs)
         self._nodes = Nodes(physical)
         self._keeper = keeper or Keeper(store)
         self._planning_since = time.perf_counter()
@@ -167,7 +175,7 @@ class Driver:
         planned = time.perf_counter()
         try:
             plan, reports = self._written(plan, execute, is_new=pending is None)
-        except _PlannedError:
+        except PlannedError:
             return self.step(execute, timeout_s=timeout_s, aside=aside)  # with the plan that counts
         executed = time.perf_counter()
         content = self._merge(plan, reports)
@@ -193,15 +201,16 @@ class Driver:
     def _written(self, plan: Plan, execute: Execute, *, is_new: bool) -> tuple[Plan, list[Json]]:
         """Has a batch run, and what it has written count; the plan as it was run, and the lanes' reports."""
         traces_of = functools.partial(self._traces_of, plan)
-        write = _Writing(self.store, plan, is_written=not is_new)
+        write = Writing(self.store, plan, is_written=not is_new)
         if self._transactions is None:
             # Of a batch that is repeated another program may have written, under the same numbers.
             attempts = Attempts(self.log, plan, is_first=is_new and plan.repeats is None)
             reports = execute(Work(attempts, traces_of, write))
             return attempts.plan, reports
         try:
-            attempt = functools.partial(self._transactions.attempt, plan)
-            reports = execute(Work(attempt, traces_of, write))
+            reports = execute(
+                Work(functools.partial(self._transactions.attempt, plan), traces_of, write)
+            )
             self.store.check_owner(self.epoch)
             self._transactions.commit(plan, reports)
         except FencedError as error:
@@ -456,9 +465,9 @@ class Driver:
     def _writer_names(self) -> list[str]:
         dead, partitions = self.dead_letter_topic, self.physical.partitions
         names = [f"{dead}/{topic}/{p}" for topic, count in partitions.items() for p in range(count)]
-        names += [
-            f"{dead}/{p.id}/{shard}" for p in self.physical.refused() for shard in range(p.shards)
-        ]
+        refused = self.physical.refused()
+        names += [f"{dead}/{p.id}/{shard}" for p in refused for shard in range(p.shards)]
+        names += [of_any(dead, shard) for shard in range(self.physical.shards_max)]
         for output in () if self._transactions else self.physical.graph.outputs:
             for origin in origins(output.node):
                 shards = range(self.physical.shards_of(origin))
@@ -500,10 +509,10 @@ class Driver:
                     content["cut"].append([source["topic"], source["partition"]])
                 self._merge_producers(plan, content, source)
                 for what in ("rows", "late", "lost"):
-                    _add(counts[what], {source["topic"]: source[what]})
-            _add(counts["dead"], report["dead"])
-            _add(counts["late_by_view"], report["late"])
-            _add(counts["late"], report["passed_late"])
+                    add_counts(counts[what], {source["topic"]: source[what]})
+            add_counts(counts["dead"], report["dead"])
+            add_counts(counts["late_by_view"], report["late"])
+            add_counts(counts["late"], report["passed_late"])
             for operator, traces in report["traces"].items():
                 content["operators"][operator]["traces"] |= traces
             for name, writer in report["writers"].items():
@@ -573,28 +582,3 @@ class Driver:
                 plan.frontier_us,
             ),
         )
-
-
-class _PlannedError(Exception):
-    """Another driver has written the plan of the batch."""
-
-
-@dataclass
-class _Writing:
-    """Writes a plan down, once."""
-
-    store: Store
-    plan: Plan
-    is_written: bool
-
-    def __call__(self) -> None:
-        if not self.is_written:
-            content = self.plan.to_json()
-            if self.store.write_plan(self.plan.version, content) is not content:
-                raise _PlannedError
-            self.is_written = True
-
-
-def _add(to: dict[str, int], more: dict[str, int]) -> None:
-    for name, count in more.items():
-        to[name] = to.get(name, 0) + count

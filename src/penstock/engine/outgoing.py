@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -13,9 +14,11 @@ from penstock.core import delta
 from penstock.core.delta import TIME
 from penstock.core.partitioner import murmur2_partitions
 from penstock.engine.encoding import Registry, RowEncoder, encoder_for, key_texts
+from penstock.engine.letters.culprits import Guard
 from penstock.engine.letters.letters import Letters, headers_of
 from penstock.engine.log import Outgoing
 from penstock.flow.graph import Origin, OutputNode
+from penstock.ops.rows import Refused
 
 __all__ = [
     "dead_letters_outgoing",
@@ -38,8 +41,12 @@ def rows_outgoing(
     partitions: int,
     shard: int,
     wall_us: int,
+    guard: Guard,
+    refused: list[Refused],
 ) -> Iterator[Outgoing]:
     """Records of rows, or of changes, by partition.
+
+    Rows that can't be encoded are left out, and added to `refused`.
 
     As JSON, a record's key is the text of the one key column, a JSON object of several, and null without
     any; records without a key go to the partition of their shard. Its timestamp is the row's event time, or
@@ -66,8 +73,16 @@ def rows_outgoing(
     for start in range(0, len(after), SLICE_ROWS):
         old = None if before is None else before[start : start + SLICE_ROWS]
         new = after[start : start + SLICE_ROWS]
-        keys, values = _records(encoder, to, shown, old, new)
-        at_ms = times_ms[new if old is None else np.where(new < 0, old, new)]
+        at = new if old is None else np.where(new < 0, old, new)
+        made: list[tuple[pa.Array | None, pa.Array]] = []
+        work = functools.partial(_record_some, made, encoder, to, shown, old, new)
+        bad, reasons = guard.search(to.topic, work, len(new))
+        if len(bad):
+            left_out = shown.take(_index(at[bad]))
+            refused.append(Refused(left_out, pa.array(reasons, pa.string())))
+            at = np.delete(at, bad)
+        keys, values = made[0]
+        at_ms = times_ms[at]
         yield from _partitioned(keys, values, at_ms, partitions, shard)
 
 
@@ -95,6 +110,21 @@ def _paired(to: OutputNode, rows: pa.Table, weights: np.ndarray) -> tuple[np.nda
         np.concatenate([only_gone, before]),
         np.concatenate([np.full(len(only_gone), -1), come]),
     )
+
+
+def _record_some(
+    made: list[tuple[pa.Array | None, pa.Array]],
+    encoder: RowEncoder,
+    to: OutputNode,
+    rows: pa.Table,
+    before: np.ndarray | None,
+    after: np.ndarray,
+    index: np.ndarray | None,
+) -> None:
+    """Puts keys and values of some of a slice's records into `made`."""
+    if index is not None:
+        before, after = None if before is None else before[index], after[index]
+    made[:] = [_records(encoder, to, rows, before, after)]
 
 
 def _records(

@@ -157,6 +157,11 @@ class Physical:
             )
         ]
 
+    @property
+    def shards_max(self) -> int:
+        """Of the operator with the most shards, or the topic with the most partitions."""
+        return max([1, *self.partitions.values(), *(p.shards for p in self.placed.values())])
+
     def columns_of(self, source: Source) -> frozenset[str]:
         """Of a source's columns, those that some reader looks at."""
         columns: dict[str, frozenset[str]] = self._columns  # type: ignore[attr-defined]

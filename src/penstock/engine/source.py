@@ -29,6 +29,7 @@ from penstock.core.time import (
     instant_text,
 )
 from penstock.core.vectors import from_int64, int64s
+from penstock.engine.letters.culprits import Guard
 from penstock.engine.letters.letters import Letters
 from penstock.engine.letters.reasons import Reasons
 from penstock.engine.plan import AHEAD_MAX_US, Split
@@ -36,6 +37,7 @@ from penstock.engine.watermarks import no_producers
 from penstock.expr import EvaluationError, Expression
 from penstock.expr.columnar import UnfitError, compute
 from penstock.expr.duck import evaluate
+from penstock.expr.failing import guarded
 from penstock.flow.graph import Source
 from penstock.flow.times import Header
 from penstock.formats.changelog import ChangelogDecoder
@@ -69,6 +71,7 @@ class SourceReader:
         check_key: bool,
         partitions: int = 1,
         columns: frozenset[str] | None = None,
+        guard: Guard,
     ) -> None:
         self.source = source
         self.split = split
@@ -81,6 +84,7 @@ class SourceReader:
         self._floor_us = NOTHING_YET_US if watermark_us is None else watermark_us
         self._ahead_max_us = min(wall_us + AHEAD_MAX_US, EVENT_MAX_US)
         self._check_key = check_key
+        self._guard = guard
         self._decoder = _decoder(source, columns)
         self._chunk: Records | None = None
         self._producers: ProducerMarks | None = None
@@ -106,11 +110,25 @@ class SourceReader:
         Those of a table's topic have `$deleted`, too.
         """
         for records in chunks:
-            self._chunk = records
             self.row_count += len(records)
             yield self._timed(*self._read(records))
 
     def _read(self, records: Records) -> tuple[pa.Table, np.ndarray]:
+        """Rows, or a table's changes, and the record of each; of the chunk without what can't be read."""
+        found: list[tuple[pa.Table, np.ndarray]] = []
+        dead = len(self._dead)
+
+        def on(index: np.ndarray | None) -> None:
+            del self._dead[dead:]
+            self._chunk = records if index is None else records.take(index)
+            found[:] = [self._read_some(self._chunk)]
+
+        bad, reasons = self._guard.search(f"decoding of {self.source.topic}", on, len(records))
+        if len(bad):
+            self._dead.append(Letters.of_records(records, bad, pa.array(reasons, pa.string())))
+        return found[0]
+
+    def _read_some(self, records: Records) -> tuple[pa.Table, np.ndarray]:
         """Rows, or a table's changes, and the record of each."""
         if isinstance(self._decoder, Changelog):
             return self._changed(self._decoder, records)
@@ -337,5 +355,5 @@ def _is_true(condition: Expression, rows: pa.Table) -> np.ndarray:
         try:
             found = evaluate(rows, f"SELECT {condition.sql} AS x FROM rows").column(0)
         except EvaluationError:
-            found = evaluate(rows, f"SELECT TRY({condition.sql}) AS x FROM rows").column(0)
+            found, _ = guarded(condition.sql, rows)
     return np.asarray(pc.fill_null(found, False).to_numpy(zero_copy_only=False), np.bool_)  # noqa: FBT003

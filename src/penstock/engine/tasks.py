@@ -15,7 +15,6 @@ from __future__ import annotations
 import functools
 import itertools
 import time
-import traceback
 import uuid
 import zlib
 from collections import defaultdict
@@ -29,11 +28,13 @@ import pyarrow as pa
 from penstock.core import vectors
 from penstock.core.delta import OFFSET, TIME, WATERMARK
 from penstock.engine.attempts import OFFSET_OUT_OF_RANGE, input_gone
+from penstock.engine.letters.box import LetterBox
+from penstock.engine.letters.culprits import Guard
 from penstock.engine.letters.letters import Letters
 from penstock.engine.letters.reasons import Reasons
+from penstock.engine.letters.steps import stepped
 from penstock.engine.log import Log, Outgoing, Writer
 from penstock.engine.outgoing import (
-    dead_letters_outgoing,
     from_bytes,
     joined,
     rows_outgoing,
@@ -47,20 +48,19 @@ from penstock.engine.source import SourceReader
 from penstock.engine.states.hot import Hot
 from penstock.engine.states.sharing import Shares
 from penstock.engine.store import Json, Store
-from penstock.errors import BrokerError, PenstockError
+from penstock.errors import BrokerError
 from penstock.flow.graph import Closed, Node, Origin, OutputNode, RowStep, Source, Union, origins
-from penstock.ops import Context
+from penstock.ops import Context, Prepared
 from penstock.ops.rows import Explanations, Refused
 from penstock.ops.windows import NO_TIME, NOTHING_YET_US
 from penstock.state import LocalStateFiles, StateFiles
 from penstock.wire.columns import Records
 
-__all__ = ["Handed", "Job", "LaneBatch", "Parcel", "described"]
+__all__ = ["Handed", "Job", "LaneBatch", "Parcel"]
 
 WRITTEN: Final = (
     ">"  # begins the name under which parts of a topic are handed on; no operator's does
 )
-DEAD_LETTERS_AT_ONCE: Final = 10_000  # bounds memory, and how often is written
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,20 +105,6 @@ class Job:
     relaxed: bool = False
 
 
-def described(error: Exception) -> Json:
-    """An error as JSON, for the driver to raise."""
-    if isinstance(error, PenstockError):
-        return {"type": type(error).__name__, "text": str(error), "retriable": error.retriable}
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    text = f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})"
-    retriable = isinstance(error, OSError | MemoryError)
-    return {
-        "type": "PenstockError",
-        "text": f"expected a task to work; found {text}",
-        "retriable": retriable,
-    }
-
-
 class LaneBatch:
     """One lane's work on one batch: level by level, then `finish`.
 
@@ -159,9 +145,15 @@ class LaneBatch:
         self.transacted: dict[str, dict[str, int]] = defaultdict(dict)  # next sequences
         self.late: dict[str, int] = defaultdict(int)
         self.passed_late: dict[str, int] = defaultdict(int)  # late rows that operators handed on
-        self.dead: dict[str, list[Letters]] = defaultdict(list)  # waiting, by origin
+        self.letters = LetterBox(
+            job.dead_letter_topic,
+            job.output_partitions[job.dead_letter_topic],
+            plan,
+            {one.id: one.name for one in job.physical.placed.values()},
+            self._send_letters,
+        )
+        self.guard = Guard(stops=job.physical.graph.stops)
         self.explanations: dict[tuple[str, str], Explanations] = defaultdict(Explanations)
-        self.dead_count: dict[str, int] = defaultdict(int)  # by the topic that they are of
         self.clock = Clock()
         self.meter = Meter()
         self._since = started
@@ -207,7 +199,7 @@ class LaneBatch:
     def finish(self) -> Json:
         """Writes what is left; what this lane has done."""
         self.shares.finish(self.traces, self.hot, self.files)
-        self.write_dead_letters()
+        self.letters.close()
         return {
             "version": self.plan.version,
             "traces": self.traces,
@@ -218,7 +210,7 @@ class LaneBatch:
             },
             "late": self.late,
             "passed_late": self.passed_late,
-            "dead": self.dead_count,
+            "dead": self.letters.counts,
             "transaction": self.transacted,
             "seconds": self.clock.seconds,
             "nodes": self.meter.report(),
@@ -239,6 +231,7 @@ class LaneBatch:
             check_key=physical.relies_on_key(source),
             columns=physical.columns_of(source),
             partitions=physical.partitions[split.topic],
+            guard=self.guard,
         )
         inputs: list[list[Any]] = [[] for _ in readers]
         name = f"{split.topic}/{split.partition}"
@@ -251,7 +244,7 @@ class LaneBatch:
                 if source.identity in self.job.lettered:
                     reader.letters()
                 self._take_chunk(source, name, reader, rows, readers, inputs)
-                self.bury(split.topic, name, reader.letters())
+                self.letters.take(split.topic, name, reader.letters())
                 self._since = self.clock.add("steps", now)
                 self.clock.seconds["steps"] -= self.clock.seconds["operator"] - before
         self.meter.read(source.identity, reader.row_count, self._reading_s() - reading_s)
@@ -322,7 +315,7 @@ class LaneBatch:
         for one, gathered in zip(readers, inputs, strict=True):
             table = self._evaluate(one.node, evaluated, refused, place)
             if isinstance(one.to, Placed):
-                gathered.append(self._prepared(one.to, one.port, table, reasons))
+                gathered.append(self._prepared(one.to, one.port, table, reasons, refused))
             else:
                 gathered.append(table)
         reader.late_count += reasons.late()
@@ -330,10 +323,18 @@ class LaneBatch:
             reasons.note(_vector(bad.rows, OFFSET), bad.reason)
         reader.refuse_offsets(reasons)
 
-    def _prepared(self, to: Placed, port: int, table: pa.Table, reasons: Reasons) -> Any:
-        """The parcel of some rows; notes those that are late by offset."""
+    def _prepared(
+        self, to: Placed, port: int, table: pa.Table, reasons: Reasons, refused: list[Refused]
+    ) -> Any:
+        """The parcel of some rows; notes those that are late by offset, and those that can't be used."""
         started = time.perf_counter()
-        prepared = to.operator.prepare(port, table)
+
+        def work(rows: pa.Table) -> tuple[pa.Table, Prepared]:
+            return rows, to.operator.prepare(port, rows)
+
+        (table, prepared), bad = self.guard(to.name, work, table)
+        if to.id not in self.job.lettered:
+            refused += bad
         if prepared.partly_late is not None and len(prepared.partly_late):
             self.late[to.name] += len(prepared.partly_late)
             self.meter.late(to.id, len(prepared.partly_late))
@@ -381,7 +382,6 @@ class LaneBatch:
     def step(self, placed: Placed, shard: int, inputs: list[list[Any]]) -> None:
         """Runs an operator for one shard, and all that reads it."""
         started = time.perf_counter()
-        operator, files = placed.operator, self.files
         known = self.before.get(placed.id, {}).get(str(shard))
         if known is not None and not any(inputs) and self._rests(placed):
             self.traces[placed.id][str(shard)] = known
@@ -390,16 +390,12 @@ class LaneBatch:
                 self.meter.gave(placed.id, 0)
             self._finish(readers, [[] for _ in readers], placed.node, shard)
             return
-        state = self.hot.open(placed, shard, files, known)
-        context = Context(
-            files=files,
-            directory=f"{self.store.folder}runs/{placed.id}/{shard:04d}",
-            version=self.plan.version,
-            frontiers_us=tuple(self.plan.frontier_us[placed.id]),
-            attempt=uuid.uuid4().hex[:12],
-            shared=self.shares.of(placed, shard),
+        state = self.hot.open(placed, shard, self.files, known)
+        result, refused = stepped(
+            self.guard, placed, state, inputs, functools.partial(self._context, placed, shard)
         )
-        result = operator.step(state, inputs, context)
+        if placed.id not in self.job.lettered:
+            self._bury_rows(placed, shard, [*result.refused, *refused])
         description = result.state.describe()
         self.traces[placed.id][str(shard)] = description
         self.hot.keep(placed, shard, description, result.state)
@@ -413,6 +409,24 @@ class LaneBatch:
             self.meter.gave(placed.id, result.closed.num_rows)
             self.meter.gave(closed.identity, result.closed.num_rows)
             self._feed(placed, closed, [result.closed], shard)
+
+    def _context(self, placed: Placed, shard: int, *, alone: bool = False) -> Context:
+        """What an operator's step may know; `alone`: it makes all its traces itself."""
+        return Context(
+            files=self.files,
+            directory=f"{self.store.folder}runs/{placed.id}/{shard:04d}",
+            version=self.plan.version,
+            frontiers_us=tuple(self.plan.frontier_us[placed.id]),
+            attempt=uuid.uuid4().hex[:12],
+            shared={} if alone else self.shares.of(placed, shard),
+            stops=self.guard.stops,
+        )
+
+    def _bury_rows(self, placed: Placed, shard: int, refused: Sequence[Refused]) -> None:
+        """Takes what an operator couldn't use, or the steps behind it."""
+        for bad in refused:
+            letters = Letters.of_rows(bad.rows, self.plan.wall_us // 1_000, bad.reason)
+            self.letters.take(placed.name, f"{placed.id}/{shard}", [letters])
 
     def _rests(self, placed: Placed) -> bool:
         """Whether time means nothing to an operator, so that without rows there is nothing to do."""
@@ -441,15 +455,13 @@ class LaneBatch:
             for one, gathered in zip(readers, inputs, strict=True):
                 table = self._evaluate(one.node, known, refused, place)
                 if isinstance(one.to, Placed):
-                    gathered.append(self._prepared(one.to, one.port, table, reasons))
+                    gathered.append(self._prepared(one.to, one.port, table, reasons, refused))
                 else:
                     gathered.append(table)
             if reasons.late():
                 self.passed_late[placed.name] += reasons.late()
                 late.append(Refused(rows.take(vectors.from_int64(reasons.offsets)), reasons.texts))
-        for bad in refused + late:
-            letters = Letters.of_rows(bad.rows, self.plan.wall_us // 1_000, bad.reason)
-            self.bury(placed.name, place, [letters])
+        self._bury_rows(placed, shard, refused + late)
         # Without rows, too: time may have passed for the operators that are fused.
         self._finish(readers, inputs, origin, shard)
         return count
@@ -463,11 +475,14 @@ class LaneBatch:
         if isinstance(node, RowStep):
             rows = self._evaluate(node.parent, known, refused, place)
             started = time.perf_counter()
-            found, bad = node.operator.apply(rows, self.explanations[node.identity, place])
+            explanations = self.explanations[node.identity, place]
+            work = functools.partial(node.operator.apply, explanations=explanations)
+            what = f"{type(node.operator).__name__} ({node.built_at})"
+            (found, bad), unforeseen = self.guard(what, work, rows)
             self.meter.got(node.identity, rows.num_rows)
             self.meter.took(node.identity, started)
             if node.identity not in self.job.lettered:
-                refused += bad
+                refused += [*bad, *unforeseen]
         else:
             assert isinstance(node, Union)
             # Of its inputs, those that come from here; the others bring their rows themselves.
@@ -490,18 +505,37 @@ class LaneBatch:
         if transaction is not None and to.identity in transaction["written"]:
             return  # what this batch gives is there, and counts
         partitions = self.job.output_partitions[to.topic]
-        wall_us = self.plan.wall_us
+        refused: list[Refused] = []
         parts = rows_outgoing(
-            to, tables, self.log, partitions=partitions, shard=shard, wall_us=wall_us
+            to,
+            tables,
+            self.log,
+            partitions=partitions,
+            shard=shard,
+            wall_us=self.plan.wall_us,
+            guard=self.guard,
+            refused=refused,
         )
         for number, outgoing in enumerate(parts):
             if transaction is None:
                 self._send(to.topic, writer_name(to, origin, shard), outgoing)
             else:
                 self._hand_on(to.topic, outgoing, f"{origin.identity}/{shard:06d}/{number:08d}")
+        if to.identity not in self.job.lettered:
+            self._bury_written(origin, shard, refused)
         self.meter.got(to.identity, sum(table.num_rows for table in tables))
         self.meter.took(to.identity, started)
         self.clock.add("output", started)
+
+    def _bury_written(self, origin: Origin, shard: int, refused: Sequence[Refused]) -> None:
+        """Takes rows that couldn't be written to a topic."""
+        made_by = origin.table if isinstance(origin, Closed) else origin
+        if not isinstance(made_by, Source):
+            self._bury_rows(self.job.physical.placed[made_by.identity], shard, refused)
+            return
+        for bad in refused:
+            letters = Letters.of_rows(bad.rows, self.plan.wall_us // 1_000, bad.reason)
+            self.letters.take(made_by.topic, f"{made_by.topic}/{shard}", [letters])
 
     def _hand_on(self, topic: str, outgoing: Outgoing, origin: str) -> None:
         """Gives records to the one lane that writes to their partition."""
@@ -534,46 +568,9 @@ class LaneBatch:
             self.transacted[topic][str(partition)] = writer.next_sequence[partition]
         self.clock.add("output", started)
 
-    def bury(self, topic: str, origin: str, letters: list[Letters]) -> None:
-        """Takes dead letters of later offsets than before; writes them in counts that never differ.
-
-        Args:
-            topic: what they are counted under: a topic, or an operator's name.
-            origin: whose they are: `topic/partition`, or an operator's `id/shard`.
-            letters: of one chunk, or one step.
-        """
-        letters = [some for some in letters if len(some)]
-        if not letters:
-            return
-        come = Letters.joined(letters)
-        self.dead_count[topic] += len(come)
-        self.dead[origin].append(come)
-        count = sum(map(len, self.dead[origin]))
-        if count >= DEAD_LETTERS_AT_ONCE:
-            waiting, at = Letters.joined(self.dead.pop(origin)), 0
-            for at in range(0, count - DEAD_LETTERS_AT_ONCE + 1, DEAD_LETTERS_AT_ONCE):
-                self._write_dead_letters(origin, waiting.slice(at, at + DEAD_LETTERS_AT_ONCE))
-            self.dead[origin].append(waiting.slice(at + DEAD_LETTERS_AT_ONCE, count))
-
-    def write_dead_letters(self) -> None:
-        """Writes what is left."""
-        for origin, parts in self.dead.items():
-            left = Letters.joined(parts)
-            if len(left):
-                self._write_dead_letters(origin, left)
-
-    def _write_dead_letters(self, origin: str, letters: Letters) -> None:
+    def _send_letters(self, topic: str, name: str, outgoing: Outgoing) -> None:
         started = time.perf_counter()
-        topic = self.job.dead_letter_topic
-        maker, _, part = origin.rpartition("/")
-        placed = self.job.physical.placed.get(maker)
-        outgoing = dead_letters_outgoing(
-            origin if placed is None else f"{placed.name}/{part}",
-            letters,
-            partitions=self.job.output_partitions[topic],
-            wall_us=self.plan.wall_us,
-        )
-        self._send(topic, f"{topic}/{origin}", outgoing)
+        self._send(topic, name, outgoing)
         self.clock.add("dead letters", started)
 
     def _send(self, topic: str, name: str, outgoing: Outgoing) -> None:

@@ -26,6 +26,7 @@ from penstock.state import StateFiles
 
 __all__ = [
     "Change",
+    "add_counts",
     "before_first",
     "change_of",
     "equal_rows",
@@ -339,3 +340,9 @@ def noted_floors(
             if not noted or noted[-1][1] < floor_us:
                 floors[split.topic][name] = [*noted, [split.start, floor_us]][-FLOORS_MAX:]
     return floors
+
+
+def add_counts(to: dict[str, int], more: Mapping[str, int]) -> None:
+    """Adds counts by name to a version's."""
+    for name, count in more.items():
+        to[name] = to.get(name, 0) + count

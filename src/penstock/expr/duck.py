@@ -80,15 +80,22 @@ def evaluate(rows: pa.Table, query: str) -> pa.Table:
     return query_tables({"rows": rows}, query)
 
 
-def query_tables(tables: Mapping[str, pa.Table], query: str) -> pa.Table:
+def query_tables(
+    tables: Mapping[str, pa.Table], query: str, *, as_written: bool = False
+) -> pa.Table:
     """Runs `query` over some tables, which it knows by their names.
+
+    Args:
+        tables: with their names.
+        query: a SELECT.
+        as_written: computes each part of an expression where it is written, so that `TRY` holds its errors.
 
     Raises:
         EvaluationError: it can't be computed.
     """
-    if _is_small(tables, query):
+    if not as_written and _is_small(tables, query):
         return _prepared(tables, query)
-    with _asked(tables, query) as relation:
+    with _asked(tables, query, as_written=as_written) as relation:
         found: pa.Table = relation.to_arrow_table()
         return found
 
@@ -183,10 +190,12 @@ def _quoted(name: str) -> str:
 
 
 @contextlib.contextmanager
-def _asked(tables: Mapping[str, pa.Table], query: str) -> Iterator[duckdb.DuckDBPyRelation]:
+def _asked(
+    tables: Mapping[str, pa.Table], query: str, *, as_written: bool = False
+) -> Iterator[duckdb.DuckDBPyRelation]:
     import duckdb
 
-    con = connection()
+    con = connection(as_written=as_written)
     for name, table in tables.items():
         con.register(name, known(table))
     try:

@@ -7,7 +7,8 @@ in columns of channels, paths or instants of a second, it is computed of them al
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -17,10 +18,11 @@ import pyarrow.compute as pc
 from penstock.core import vectors
 from penstock.core.vectors import Vector
 from penstock.expr.columnar import UnfitError, compute
-from penstock.expr.duck import evaluate
+from penstock.expr.duck import EvaluationError, evaluate
 from penstock.expr.expression import Expression
+from penstock.expr.failing import guarded
 
-__all__ = ["values"]
+__all__ = ["Tried", "tried", "values"]
 
 ROWS_MIN: Final = 4_096
 """Rows below which looking for different values costs more than it can save."""
@@ -29,6 +31,40 @@ SAMPLE_SHARE_MAX: Final = 0.75
 """Of different values among so many rows: where there are more, columns are taken as they are."""
 SHARE_MAX: Final = 0.5
 """Of different values among all rows: likewise."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What an expression gives of rows.
+
+    Attributes:
+        column: a value for each row; NULL where it fails.
+        failed: bool[rows]; None where it fails for none.
+    """
+
+    column: Any
+    failed: np.ndarray | None
+
+
+def tried(expressions: Sequence[Expression], rows: pa.Table) -> list[Tried]:
+    """The values of each expression, and the rows for which it fails.
+
+    Whether an expression fails for a row depends on that row alone, not on those that come with it.
+    """
+    return [_tried(one, rows) for one in expressions]
+
+
+def _tried(expression: Expression, rows: pa.Table) -> Tried:
+    with contextlib.suppress(EvaluationError):
+        return Tried(values([expression], rows)[0], None)
+    some, at = _inputs(expression.columns, rows)
+    column, failed = guarded(expression.sql, some)
+    column = expression.typed(column)
+    if column.type != expression.type:  # of a constant that fails no type is known
+        column = column.cast(expression.type)
+    if at is None:
+        return Tried(column, failed)
+    return Tried(_looked_up(column, at), failed[at])
 
 
 def values(expressions: Sequence[Expression], rows: pa.Table) -> list[Any]:
@@ -47,22 +83,36 @@ def values(expressions: Sequence[Expression], rows: pa.Table) -> list[Any]:
             left.setdefault(one.columns, []).append(i)
     for columns, some in left.items():
         asked = [expressions[i] for i in some]
-        found |= dict(zip(some, _evaluated(asked, sorted(columns), rows), strict=True))
+        found |= dict(zip(some, _evaluated(asked, columns, rows), strict=True))
     return [found[i] for i in range(len(expressions))]
 
 
-def _evaluated(expressions: Sequence[Expression], names: list[str], rows: pa.Table) -> list[Any]:
+def _evaluated(
+    expressions: Sequence[Expression], names: Iterable[str], rows: pa.Table
+) -> list[Any]:
     """Expressions over the same columns, by DuckDB."""
     asked = ", ".join(f"{one.sql} AS c{i}" for i, one in enumerate(expressions))
-    query = f"SELECT {asked} FROM rows"
-    different = _different(rows.select(names)) if names and len(rows) >= ROWS_MIN else None
-    # DuckDB looks at every column that it gets, however few it is asked for.
-    some, at = (rows.select(names) if names else rows, None) if different is None else different
-    made = zip(expressions, evaluate(some, query).columns, strict=True)
+    some, at = _inputs(names, rows)
+    made = zip(expressions, evaluate(some, f"SELECT {asked} FROM rows").columns, strict=True)
     found = [one.typed(column) for one, column in made]
-    if at is None:
-        return found
-    return [vectors.contiguous(column).take(vectors.from_int64(at)) for column in found]
+    return found if at is None else [_looked_up(column, at) for column in found]
+
+
+def _inputs(names: Iterable[str], rows: pa.Table) -> tuple[pa.Table, Vector | None]:
+    """The rows of some columns, each different one once where they are few, and which one each row is."""
+    named = sorted(names)
+    if not named:
+        return rows, None
+    some = rows.select(
+        named
+    )  # DuckDB looks at every column that it gets, however few it is asked for
+    different = _different(some) if len(rows) >= ROWS_MIN else None
+    return (some, None) if different is None else different
+
+
+def _looked_up(column: Any, at: Vector) -> Any:
+    """The values of rows, from those of the different inputs."""
+    return vectors.contiguous(column).take(vectors.from_int64(at))
 
 
 def _different(rows: pa.Table) -> tuple[pa.Table, Vector] | None:

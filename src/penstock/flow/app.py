@@ -47,6 +47,7 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")  # Kafka's rule
 PARTITIONS_MAX: Final = 1_024  # of one topic: each costs a task's split and a few files
 
+ON_ERROR: Final = ("dead-letter", "stop")
 N = TypeVar("N", bound=Node)
 
 
@@ -56,10 +57,20 @@ class Flow:
     Args:
         name: of letters, digits and `_`.
         transactions: whether what a batch writes to topics is one transaction.
+        on_error: what becomes of an error that some rows cause and that no operator foresaw, such as one in a
+            function of the user's: `"dead-letter"`: these rows are dead letters, and the others are used;
+            `"stop"`: the pipeline stops.
     """
 
-    def __init__(self, name: str, *, transactions: bool = False) -> None:
+    def __init__(
+        self, name: str, *, transactions: bool = False, on_error: str = "dead-letter"
+    ) -> None:
         _check_name(name)
+        if on_error not in ON_ERROR:
+            raise FlowError(
+                f"expected on_error={' or '.join(map(repr, ON_ERROR))}; found {on_error!r}"
+            )
+        self.on_error = on_error
         if not isinstance(transactions, bool):
             raise FlowError(f"expected transactions=True or False; found {transactions!r}")
         self.name, self.transactions = name, transactions
@@ -286,6 +297,7 @@ class Flow:
             tuple(self._views.values()),
             tuple(self._outputs.values()),
             self.transactions,
+            self.on_error == "stop",
             tuple(source for source in declared if id(source) not in read),
         )
 

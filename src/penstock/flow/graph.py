@@ -248,6 +248,7 @@ class Graph:
 
     Attributes:
         transactions: whether what a batch writes to topics is one transaction.
+        stops: whether an error that some rows cause ends the pipeline; otherwise these are dead letters.
         unused: sources that are declared, and that nothing here is made of: their topics are created, and
             not read.
     """
@@ -257,6 +258,7 @@ class Graph:
     views: tuple[ViewNode, ...]
     outputs: tuple[OutputNode, ...]
     transactions: bool = False
+    stops: bool = False
     unused: tuple[Source, ...] = ()
 
     def __post_init__(self) -> None:

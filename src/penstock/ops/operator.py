@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from penstock.core.vectors import Vector
 from penstock.ops.kept import Shared
+from penstock.ops.rows import Refused
 from penstock.state.files import StateFiles
 from penstock.state.runs import Writer
 from penstock.state.trace import Trace
@@ -85,6 +86,7 @@ class Context:
             clock, if the operator sees it.
         attempt: text that no other attempt at this version and shard has.
         shared: by name, those of its traces that other operators keep alike.
+        stops: whether an error that rows cause ends the batch; otherwise an operator may refuse these rows.
     """
 
     files: StateFiles
@@ -93,6 +95,7 @@ class Context:
     frontiers_us: tuple[int, ...]
     attempt: str = "0"
     shared: Mapping[str, Shared] = field(default_factory=dict)
+    stops: bool = False
 
     def arranged(self, name: str) -> Shared:
         """What makes a trace that the operator `arranges`, in this batch."""
@@ -144,6 +147,7 @@ class Step:
         closed: of a table with windows, the rows of those that were closed; None unless asked.
         files_written: how many, and `bytes_written`: how long they are together.
         more: changes that follow, where they may be many more than came: made as they are asked for.
+        refused: what couldn't be computed, and why: rows as dead letters show them, such as groups' keys.
     """
 
     state: Any
@@ -152,6 +156,7 @@ class Step:
     files_written: int = 0
     bytes_written: int = 0
     more: Iterable[pa.Table] = field(default=(), kw_only=True)
+    refused: Sequence[Refused] = field(default=(), kw_only=True)
 
 
 class Operator(Protocol):

@@ -24,9 +24,8 @@ from penstock.core.schema import Schema
 from penstock.core.time import DAY_US, INSTANT_MAX_US, INSTANT_MIN_US
 from penstock.errors import FlowError
 from penstock.expr import EvaluationError, Expression
-from penstock.expr.duck import evaluate
-from penstock.expr.tree import Column
-from penstock.expr.values import values
+from penstock.expr.duck import query_tables
+from penstock.expr.values import tried, values
 
 __all__ = [
     "Explanations",
@@ -47,7 +46,7 @@ _PLAIN: Final = (str, bytes, int, float, bool, type(None))
 
 @dataclass(frozen=True)
 class Refused:
-    """Rows that an operator could not work on, and why: a text for all of them, or one each."""
+    """Rows that an operator could not work on, and why: a text for all of them, or string[rows]."""
 
     rows: pa.Table
     reason: Any
@@ -80,11 +79,8 @@ class Where:
 
     def apply(self, rows: pa.Table, explanations: Explanations) -> tuple[pa.Table, list[Refused]]:
         """The rows that fulfil the condition, and those where it failed."""
-        with contextlib.suppress(EvaluationError):
-            return rows.filter(values([self.condition], rows)[0]), []
-        query = f"SELECT {self.condition.sql} AS x FROM rows"
-        of, found, refused = _run(rows, query, [self.condition], explanations)
-        return of.filter(found.column(0)), refused
+        kept, [condition], refused = _computed([self.condition], rows, explanations)
+        return kept.filter(condition), refused
 
 
 @dataclass(frozen=True)
@@ -95,7 +91,8 @@ class Select:
 
     def apply(self, rows: pa.Table, explanations: Explanations) -> tuple[pa.Table, list[Refused]]:
         """The computed columns, and the rows where an expression failed, or gave a time without a name."""
-        of, found, refused = self._computed(rows, explanations)
+        of, arrays, refused = _computed([e for _, e in self.columns], rows, explanations)
+        found = self._named(of, arrays)
         named = np.ones(len(found), np.bool_)
         for name, expression in self.columns:
             if expression.text.strip('"') != name:
@@ -105,23 +102,6 @@ class Select:
                     refused.append(Refused(bad, f"{expression.text}: {UNNAMED}"))
                     named &= here
         return (found if named.all() else found.filter(pa.array(named))), refused
-
-    def _computed(
-        self, rows: pa.Table, explanations: Explanations
-    ) -> tuple[pa.Table, pa.Table, list[Refused]]:
-        """The rows that it works for, what is computed of them, and those where it fails."""
-        with contextlib.suppress(EvaluationError):
-            return rows, self._named(rows, values([e for _, e in self.columns], rows)), []
-        # What is a column already needs no DuckDB.
-        some = [e for _, e in self.columns if not isinstance(e.tree, Column)]
-        query = f"SELECT {', '.join(f'{e.sql} AS x{i}' for i, e in enumerate(some))} FROM rows"
-        of, computed, refused = _run(rows, query, some, explanations)
-        made = {id(e): e.typed(computed.column(i)) for i, e in enumerate(some)}
-        arrays = [
-            of.column(e.tree.name) if isinstance(e.tree, Column) else made[id(e)]
-            for _, e in self.columns
-        ]
-        return of, self._named(of, arrays), refused
 
     def _named(self, rows: pa.Table, arrays: Sequence[Any]) -> pa.Table:
         """What is computed of rows, and Penstock's own columns of them."""
@@ -214,45 +194,42 @@ def _named_times(column: Any) -> np.ndarray | None:
     return None if fits.all() else fits
 
 
-def _run(
-    rows: pa.Table, query: str, expressions: Sequence[Expression], explanations: Explanations
-) -> tuple[pa.Table, pa.Table, list[Refused]]:
-    """The rows that a query works for, what it gives of them, and those where an expression fails."""
-    try:
-        return rows, evaluate(rows, query), []
-    except EvaluationError as error:
-        first = error
-    failing = _failing(rows, expressions)
+def _computed(
+    expressions: Sequence[Expression], rows: pa.Table, explanations: Explanations
+) -> tuple[pa.Table, list[Any], list[Refused]]:
+    """The rows that all expressions work for, a column of each, and the rows where one fails."""
+    with contextlib.suppress(EvaluationError):
+        return rows, values(expressions, rows), []
+    found = tried(expressions, rows)
+    failing = np.zeros(len(rows), np.bool_)
+    blamed = np.zeros(len(rows), np.int64)  # the first expression that fails
+    for i, one in reversed(list(enumerate(found))):
+        if one.failed is not None:
+            failing |= one.failed
+            blamed[one.failed] = i
     if not failing.any():
-        raise first  # it isn't the rows: memory, say
-    kept = rows.filter(pa.array(~failing))
+        return rows, [one.column for one in found], []
+    works = pa.array(~failing)
     bad = rows.filter(pa.array(failing))
-    refused = []
-    for i in range(len(bad)):
-        row = bad.slice(i, 1)
-        refused.append(Refused(row, _reason(row, expressions, explanations)))
-    return kept, evaluate(kept, query), refused
+    reasons = [
+        _reason(bad, at, expressions[which], explanations)
+        for at, which in enumerate(blamed[failing].tolist())
+    ]
+    kept = [one.column.filter(works) for one in found]
+    return rows.filter(works), kept, [Refused(bad, pa.array(reasons, pa.string()))]
 
 
-def _failing(rows: pa.Table, expressions: Sequence[Expression]) -> np.ndarray:
-    """Which rows an expression fails for: one pass, however many they are."""
-    # A struct is NULL where its making failed only, not where the value in it is NULL.
-    failed = " OR ".join(f"TRY({{'v': {e.sql}}}) IS NULL" for e in expressions)
-    found = evaluate(rows, f"SELECT ({failed}) AS failed FROM rows").column(0)
-    return np.asarray(found.to_numpy(), np.bool_)
-
-
-def _reason(row: pa.Table, expressions: Sequence[Expression], explanations: Explanations) -> str:
+def _reason(rows: pa.Table, at: int, failing: Expression, explanations: Explanations) -> str:
     """Why a row is refused."""
-    if explanations.left == 0:
-        return f"{', '.join(e.text for e in expressions)}: fails for this row"
-    explanations.left -= 1
-    for one in expressions:
-        try:
-            evaluate(row, f"SELECT {one.sql} AS x FROM rows")
-        except EvaluationError as error:
-            return f"{one.text}: {error}"
-    raise AssertionError("a row that failed among others fails alone")
+    if explanations.left > 0:
+        explanations.left -= 1
+        row, query = {"rows": rows.slice(at, 1)}, f"SELECT {failing.sql} AS x FROM rows"
+        for as_written in (False, True):
+            try:
+                query_tables(row, query, as_written=as_written)
+            except EvaluationError as error:
+                return f"{failing.text}: {error}"
+    return f"{failing.text}: fails for this row"
 
 
 def same_function(mine: Any, theirs: Any) -> bool:

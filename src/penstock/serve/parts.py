@@ -6,7 +6,8 @@ row each. So shards are read apart, and in any order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
@@ -17,6 +18,7 @@ from penstock.core.schema import Schema
 from penstock.engine.store import Json
 from penstock.expr import EvaluationError
 from penstock.expr.duck import evaluate
+from penstock.expr.failing import guarded
 from penstock.ops import operator_from_spec
 from penstock.state import StateFiles
 
@@ -68,11 +70,8 @@ class ViewPart:
 
     def _shown(self, rows: pa.Table) -> pa.Table:
         for step in self.steps:
-            try:
-                found = evaluate(rows, _query(step, "{}"))
-            except EvaluationError:
-                # What fails for a row is NULL there: the other rows, and its other columns, can be read.
-                found = evaluate(rows, _query(step, "TRY({})"))
+            columns = [("x", step["where"])] if "where" in step else step["select"]
+            found = _computed(columns, rows)
             rows = rows.filter(found.column(0)) if "where" in step else _typed(found, step)
         return rows
 
@@ -93,9 +92,11 @@ def _typed(rows: pa.Table, step: Json) -> pa.Table:
     return rows
 
 
-def _query(step: Json, form: str) -> str:
-    if "where" in step:
-        return f"SELECT {form.format(step['where'])} AS x FROM rows"
-    named = [(name.replace('"', '""'), sql) for name, sql in step["select"]]
-    columns = ", ".join(f'{form.format(sql)} AS "{name}"' for name, sql in named)
-    return f"SELECT {columns} FROM rows"
+def _computed(columns: Sequence[tuple[str, str]], rows: pa.Table) -> pa.Table:
+    """SQL expressions by name. What fails for a row is NULL there: its other columns can be read."""
+    quoted = ((name.replace('"', '""'), sql) for name, sql in columns)
+    asked = ", ".join(f'{sql} AS "{name}"' for name, sql in quoted)
+    with contextlib.suppress(EvaluationError):
+        return evaluate(rows, f"SELECT {asked} FROM rows")
+    made = [guarded(sql, rows)[0] for _, sql in columns]
+    return pa.table(made, [name for name, _ in columns])

@@ -16,8 +16,8 @@ from penstock.flow import AggregateCall, Stream, bloom_filter_agg
 from penstock.flow.graph import Stateful
 from penstock.flow.rolling import RowWindow
 from penstock.sql.relation import Relation, quoted
-from penstock.sql.scope import Windows
-from penstock.sql.trees import lowered
+from penstock.sql.scope import Scope, Windows, with_parts
+from penstock.sql.trees import lowered, replaced
 
 __all__ = ["Called", "aggregated", "call_of", "counts", "of_nothing", "with_defaults"]
 
@@ -47,12 +47,14 @@ class Called:
         sql: DuckDB's text, over the relation's columns.
         call: the same as the engine keeps it up; None where it doesn't.
         counts: whether it is 0 of no rows, and not NULL.
+        tree: what `sql` is made of; None where nothing else than columns is aggregated.
     """
 
     name: str
     sql: str
     call: AggregateCall | None
     counts: bool
+    tree: exp.Expr | None = None
 
 
 def call_of(tree: exp.Expr, *, windowed: bool = False) -> AggregateCall | None:
@@ -162,11 +164,31 @@ def aggregated(
         if not computed:
             return rows.only(keys).distinct()
         return Relation(rows.flow, rows.collection.group_by(*keys).agg(**computed).node)
+    rows, calls = _with_arguments(rows, keys, calls)
     named = ", ".join(f"{one.sql} AS {quoted(one.name)}" for one in calls)
     grouped_by = ", ".join(map(quoted, keys))
     query = f"SELECT {grouped_by + ', ' if keys else ''}{named} FROM rows0"
     query += f" GROUP BY {grouped_by}" if keys else ""
     return rows.query((), (keys,), query, placed=keys, always=not keys)
+
+
+def _with_arguments(
+    rows: Relation, keys: Sequence[str], calls: Sequence[Called]
+) -> tuple[Relation, Sequence[Called]]:
+    """The rows with the aggregates' arguments as columns: a row for which one fails is a dead letter then."""
+    trees = [one.tree for one in calls if one.tree is not None]
+    scope, made = with_parts(Scope(rows, {}), trees)
+    if not made:
+        return rows, calls
+    calls = [
+        one if one.tree is None else replace(one, sql=lowered(replaced(one.tree, made.get)))
+        for one in calls
+    ]
+    named = {column.name for one in calls if one.tree for column in one.tree.find_all(exp.Column)}
+    named |= {column.name for column in made.values()} | set(keys)
+    if len(trees) < len(calls):
+        return scope.rows, calls
+    return scope.rows.only([name for name in scope.rows.names if name in named]), calls
 
 
 def _is_kept_up(call: AggregateCall, rows: Relation) -> bool:

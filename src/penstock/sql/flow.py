@@ -58,8 +58,10 @@ class _Query:
 class SqlFlow(Flow):
     """A flow whose views may be queries, and which takes programs in SQL."""
 
-    def __init__(self, name: str, *, transactions: bool = False) -> None:
-        super().__init__(name, transactions=transactions)
+    def __init__(
+        self, name: str, *, transactions: bool = False, on_error: str = "dead-letter"
+    ) -> None:
+        super().__init__(name, transactions=transactions, on_error=on_error)
         self._inlined: dict[str, Relation] = {}  # CREATE VIEW
         self._sized: list[_Query] = []  # whose joins sizes order
 

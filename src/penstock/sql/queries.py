@@ -466,7 +466,13 @@ def _calls(scope: Scope, trees: Sequence[exp.Expr], *, windowed: bool = False) -
         scope.sql(tree)  # says what isn't there
         name = scope.fresh(f"aggregate{i}")
         calls.append(
-            Called(name, lowered(resolved), call_of(resolved, windowed=windowed), counts(tree))
+            Called(
+                name,
+                lowered(resolved),
+                call_of(resolved, windowed=windowed),
+                counts(tree),
+                resolved,
+            )
         )
     return calls
 

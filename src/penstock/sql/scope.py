@@ -10,6 +10,9 @@ from sqlglot import exp
 
 from penstock.core.names import hint, known_names
 from penstock.errors import SchemaError
+from penstock.expr.duck import EvaluationError, types_of
+from penstock.expr.expression import known_type, sql_type
+from penstock.expr.failing import row_parts
 from penstock.flow import Flow
 from penstock.flow.graph import Node
 from penstock.flow.rolling import RowWindow
@@ -31,6 +34,7 @@ __all__ = [
     "Windows",
     "carried",
     "joined_back",
+    "with_parts",
 ]
 
 
@@ -320,3 +324,41 @@ def joined_back(scope: Scope, right: Relation, carry: Carry, how: str) -> Scope:
     rows = scope.rows.added(left_on).join(right, on, join)
     whole = [*scope.rows.names, *([] if how in ("semi", "anti") else kept)]
     return replace(scope, rows=rows.only(whole))
+
+
+def with_parts(scope: Scope, trees: Sequence[exp.Expr]) -> tuple[Scope, dict[exp.Expr, exp.Column]]:
+    """The scope with columns for what is computed of single rows below aggregates and window functions.
+
+    Args:
+        scope: the rows.
+        trees: over the relation's columns.
+
+    Returns:
+        And the column that stands for each part. A part whose type isn't kept as DuckDB has it has none: as a
+        column it might mean something else.
+    """
+    parts: dict[exp.Expr, str] = {}
+    for tree in trees:
+        filtered = tree.find(exp.Filter) is not None  # what it leaves out may fail
+        for part in [] if filtered else row_parts(tree):
+            if part not in parts and _is_kept(scope.rows, text := scope.sql(part)):
+                parts[part] = text
+    if not parts:
+        return scope, {}
+    names: list[str] = []
+    for i in range(len(parts)):
+        names.append(scope.fresh(f"part{i}", names))
+    rows = scope.rows.added(dict(zip(names, parts.values(), strict=True)))
+    made = {part: internal(name) for part, name in zip(parts, names, strict=True)}
+    return replace(scope, rows=rows), made
+
+
+def _is_kept(rows: Relation, text: str) -> bool:
+    """Whether an expression's type is one of Penstock's, as it is."""
+    try:
+        [(_, found, name)] = types_of(
+            {"rows": rows.schema.arrow}, f"SELECT ({text}) AS x FROM rows"
+        )
+        return sql_type(known_type(found, name)) == name
+    except (EvaluationError, SchemaError):
+        return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import statistics
 from collections import Counter
 from typing import Any
 
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 from tests.effort import examples
 from tests.ops.contract import Contract, counted, delta
 
+from penstock.ops import Context
 from penstock.ops.keyed.query import GroupQuery
+from penstock.state import MemoryStateFiles
 
 LEFT = pa.schema([("k", pa.string()), ("n", pa.int64())])
 RIGHT = pa.schema([("j", pa.string()), ("m", pa.int64())])
@@ -70,3 +73,76 @@ def test_a_query_over_groups(changes: Any, kind: str, seed: int) -> None:
         expected = asked(operator, there)
         assert run.view() == expected
         assert run.total() == expected
+
+
+HOSTILE = pa.schema([("k", pa.string()), ("s", pa.string()), ("n", pa.int64())])
+MEDIANS = "SELECT k, median(s::INT) AS m, count(*) AS c FROM rows0 GROUP BY k"
+HUGE = "170141183460469231731687303715884105727::HUGEINT"
+SUMS = f"SELECT k, sum(CASE WHEN n = 1 THEN {HUGE} END)::DOUBLE AS t FROM rows0 GROUP BY k"
+hostile_row = st.tuples(
+    st.sampled_from(["a", "b", "c", None]),
+    st.sampled_from(["1", "5", "x", "", None]),
+    st.sampled_from([0, 1]),
+)
+
+
+def of_groups(there: Counter[Any], kind: str) -> Counter[Any]:
+    """The reference: each group by itself, its values read by Python."""
+    found: Counter[Any] = Counter()
+    for k in {key for key, _, _ in there.elements()}:
+        rows = [row for row in there.elements() if row[0] == k]
+        if kind == "medians":
+            numbers = sorted(int(s) for _, s, _ in rows if s in ("1", "5"))
+            found[k, statistics.median(numbers) if numbers else None, len(rows)] += 1
+        else:
+            ones = sum(n for _, _, n in rows)
+            found[
+                k,
+                None if ones != 1 else float(2**127),
+            ] += 1
+    return found
+
+
+@settings(max_examples=examples(40))
+@given(
+    st.lists(st.lists(hostile_row, max_size=6), max_size=5),
+    st.sampled_from(["medians", "sums"]),
+    st.integers(),
+)
+def test_groups_for_which_a_query_fails(changes: Any, kind: str, seed: int) -> None:
+    """What fails for a row is NULL to the query; a group whose aggregate fails has NULL, the others not."""
+    column = ("m", pa.float64()) if kind == "medians" else ("t", pa.float64())
+    count = [("c", pa.int64())] if kind == "medians" else []
+    output = pa.schema([("k", pa.string()), column, *count])
+    query = MEDIANS if kind == "medians" else SUMS
+    operator = GroupQuery((HOSTILE,), (("k",),), query, output, placed=("k",))
+    chance = random.Random(seed)
+    run = Contract(operator, shards=2, chance=chance)
+    there: Counter[Any] = Counter()
+    for come in changes:
+        gone = [one for one in there.elements() if chance.random() < 0.3]
+        there.update(come)
+        there.subtract(gone)
+        weights = [1] * len(come) + [-1] * len(gone)
+        run.step([delta(HOSTILE, come + gone, weights=weights)])
+        assert run.view() == run.total() == of_groups(there, kind)
+
+
+def test_a_group_that_fails_is_a_letter_once() -> None:
+    """Its key and the reason, when it begins to fail; it isn't repeated while the group fails."""
+    output = pa.schema([("k", pa.string()), ("m", pa.float64()), ("c", pa.int64())])
+    operator = GroupQuery((HOSTILE,), (("k",),), MEDIANS, output, placed=("k",)).emitting(
+        changes=True, closed=False
+    )
+    files = MemoryStateFiles()
+    state = operator.empty(files)
+    reasons = []
+    for version, s in enumerate(["1", "x", "7"], 1):
+        rows = operator.prepare(0, delta(HOSTILE, [("a", s, 0), ("b", "3", 0)])).parcel
+        found = operator.step(state, [[rows]], Context(files, "s", version, (0,)))
+        state = found.state
+        reasons.append([(one.rows.to_pylist(), one.reason) for one in found.refused])
+    assert reasons[0] == reasons[2] == []
+    [(key, reason)] = reasons[1]
+    assert key == [{"k": "a"}]
+    assert "Could not convert string 'x'" in reason

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.core import vectors
 from penstock.core.delta import WEIGHT
 from penstock.core.vectors import from_int64
 from penstock.formats.json import encode_rows
@@ -89,7 +90,9 @@ class Letters:
     def of_rows(rows: pa.Table, timestamp_ms: int, reasons: Any) -> Letters:
         """Letters of rows that were no records; one that is taken back had its letter when it came."""
         if WEIGHT in rows.column_names:
-            rows = rows.filter(pc.greater(rows.column(WEIGHT), pa.scalar(0)))
+            came = vectors.contiguous(pc.greater(rows.column(WEIGHT), pa.scalar(0)))
+            rows = rows.filter(came)
+            reasons = reasons if isinstance(reasons, str) else reasons.filter(came)
         return Letters.of_values(encode_rows(rows).cast(pa.binary()), timestamp_ms, reasons)
 
     @staticmethod

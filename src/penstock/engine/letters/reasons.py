@@ -50,12 +50,21 @@ class Reasons:
             offsets, first = offsets[fresh], first[fresh]
         self._put(offsets, late_texts(times_us[first], marks_us[first], name))
 
-    def note(self, offsets: np.ndarray, reason: str) -> None:
-        """Notes records that can't be used for another reason, which takes the place of what was known."""
-        offsets = np.unique(offsets)
+    def note(self, offsets: np.ndarray, reasons: Any) -> None:
+        """Notes records that can't be used for another reason, which takes the place of what was known.
+
+        Args:
+            offsets: int64[n]; of a record that stands in it several times, the first reason counts.
+            reasons: a text for all, or string[n].
+        """
+        offsets, first = np.unique(offsets, return_index=True)
+        if isinstance(reasons, str):
+            texts = pa.repeat(pa.scalar(reasons), len(offsets))
+        else:
+            texts = reasons.take(from_int64(first))
         stay = np.flatnonzero(~np.isin(self.offsets, offsets, assume_unique=True))
         self.offsets, self.texts = self.offsets[stay], self.texts.take(pa.array(stay))
-        self._put(offsets, pa.repeat(pa.scalar(reason), len(offsets)))
+        self._put(offsets, texts)
 
     def late(self) -> int:
         """How many records are late, wholly or for some windows."""

@@ -12,12 +12,16 @@ The function is given many keys at once, as columns: it is called once a batch a
 It may be given a table next to them (`penstock.ops.keyed.rules`). Where that is as of the event time, rows
 wait for its changes, too, and a batch's rows are cut where the table changes: one call for each version that
 rows or timers meet.
+
+Where the function fails, also when it is called again, it is called with halves of the keys, down to single
+ones. The rows of a key for which it fails are refused, its state stays as it was, and a timer that was due is
+gone.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Final, TypeAlias
@@ -39,6 +43,7 @@ from penstock.ops.kept import Kept
 from penstock.ops.keyed.rules import Contents, Everywhere, Rules
 from penstock.ops.operator import Context, Prepared, Step
 from penstock.ops.routed import Routed, in_time, parse_routed, routed, routed_schema
+from penstock.ops.rows import Refused
 from penstock.ops.windows import NO_TIME
 from penstock.state.bag import Bag, negated, weights_of
 from penstock.state.layout import HASH, WINDOW, Layout, concat, hashes
@@ -50,8 +55,34 @@ Function: TypeAlias = Callable[..., tuple[pa.Table, pa.Table]]
 
 STREAM: Final = 0
 RULES: Final = 1
+TRIES: Final = 3
+"""Times that the function may fail before it is called with fewer keys."""
+CALLS_MAX: Final = 2_000
+"""With fewer keys, in one step. Beyond it, the rows of all keys that are left of a part are refused."""
 ROUNDS_MAX: Final = 1_000
 """Times that timers of one batch may set timers that are due in the same batch."""
+
+
+@dataclass
+class _Failures:
+    """What is refused in one step, and how many calls the search for it has left.
+
+    Attributes:
+        refused: the rows of keys for which the function fails.
+    """
+
+    refused: list[Refused] = field(default_factory=list)
+    _calls: int = CALLS_MAX
+
+    @property
+    def is_searching(self) -> bool:
+        """Whether halves are tried: once each."""
+        return self._calls < CALLS_MAX
+
+    def may_search(self) -> bool:
+        """Whether there are calls left for two halves; counts them."""
+        self._calls -= 2
+        return self._calls >= 0
 
 
 @dataclass(frozen=True)
@@ -198,7 +229,8 @@ class Process(Stream):
         given = self._waiting.sum(
             [*state.traces["waiting"].scan(None, until_us), rows.filter(pa.array(due))]
         )
-        outs, moved = self._in_versions(state, given, until_us, before_us, contents)
+        failures = None if context.stops else _Failures()
+        outs, moved = self._in_versions(state, given, until_us, before_us, contents, failures)
         deltas = {"waiting": waiting, "state": moved, "timers": self._timers_of(moved)}
         if contents is not None:
             deltas["rules"] = contents.rules.forgetting(contents, until_us)
@@ -214,7 +246,8 @@ class Process(Stream):
             written[0] += writer.written
             written[1] += writer.bytes
         changes = self._timed(outs) if self.gives else None
-        return Step(Kept(traces, tuple(now_us)), changes, None, *written)
+        refused = () if failures is None else tuple(failures.refused)
+        return Step(Kept(traces, tuple(now_us)), changes, None, *written, refused=refused)
 
     # -- the work -----------------------------------------------------------------------------------
 
@@ -225,6 +258,7 @@ class Process(Stream):
         until_us: int,
         before_us: int,
         contents: Contents | None,
+        failures: _Failures | None,
     ) -> tuple[list[pa.Table], pa.RecordBatch]:
         """What the function gives, and how the state changes: of each version of the table, in order."""
         outs: list[pa.Table] = []
@@ -251,7 +285,9 @@ class Process(Stream):
             given, times = given.filter(pa.array(times >= end)), times[times >= end]
             touched = self._keys_of([rows, due.filter(pa.array(_before(due, end)))])
             table = None if contents is None else contents.before(end)
-            made, moved = self._called(state, rows, touched, moved, (before_us, end), table)
+            made, moved = self._called(
+                state, rows, touched, moved, (before_us, end), table, failures
+            )
             outs += made
 
     def _called(
@@ -262,6 +298,7 @@ class Process(Stream):
         moved: pa.RecordBatch,
         span_us: tuple[int, int],
         table: pa.Table | None,
+        failures: _Failures | None,
     ) -> tuple[list[pa.Table], pa.RecordBatch]:
         """What the function gives of some keys up to a time, and how the state has changed then."""
         outs: list[pa.Table] = []
@@ -269,11 +306,14 @@ class Process(Stream):
         for _ in range(ROUNDS_MAX):
             if not len(touched):
                 return outs, moved
+            parts: list[pa.RecordBatch] = []
             old = self._state.sum(
                 [self._state.find(state.traces["state"], touched), self._within(moved, touched)]
             )
-            out, new = self._call(given, old, touched, span_us, table)
-            outs.append(out)
+            for out, made in self._by_halves(given, old, touched, span_us, table, failures):
+                outs.append(out)
+                parts.append(made)
+            new = self._state.sum(parts)
             moved = self._state.sum([moved, negated(old), new])
             if self.wake is None:
                 return outs, moved
@@ -286,6 +326,47 @@ class Process(Stream):
             f"expected {self.name} to move {self.wake!r} on when it is woken; found it before "
             f"{instant_text(until_us)} after {ROUNDS_MAX} calls. Set it to a later time, or to NULL"
         )
+
+    def _by_halves(
+        self,
+        given: pa.RecordBatch,
+        old: pa.RecordBatch,
+        touched: pa.RecordBatch,
+        span_us: tuple[int, int],
+        table: pa.Table | None,
+        failures: _Failures | None,
+    ) -> Iterator[tuple[pa.Table, pa.RecordBatch]]:
+        """What the function gives of some keys, and their state, in parts; where it fails, as it was."""
+        for left in reversed(range(1 if failures is None or failures.is_searching else TRIES)):
+            try:
+                made = self._call(given, old, touched, span_us, table)
+            except FlowError as error:
+                if failures is None:
+                    raise
+                if left:
+                    continue
+                reason = str(error)
+            else:
+                yield made
+                return
+        assert failures is not None
+        if len(touched) == 1 or not failures.may_search():
+            rows = pa.Table.from_batches([given.select(self.input.names)])
+            failures.refused.append(Refused(rows, reason))
+            yield self.output.empty_table(), self._unwoken(old)
+            return
+        middle = len(touched) // 2
+        for some in (touched.slice(0, middle), touched.slice(middle)):
+            here, kept = self._within(given, some), self._within(old, some)
+            yield from self._by_halves(here, kept, some, span_us, table, failures)
+
+    def _unwoken(self, state: pa.RecordBatch) -> pa.RecordBatch:
+        """State whose timers are gone: they would fail again at once."""
+        if self.wake is None:
+            return state
+        at = state.schema.get_field_index(self.wake)
+        column = pa.nulls(len(state), state.schema.field(at).type)
+        return state.set_column(at, state.schema.field(at), column)
 
     def _call(
         self,
@@ -386,30 +467,24 @@ class Process(Stream):
 
     def _order(self, rows: pa.RecordBatch) -> Vector:
         """The order of rows by key, then time; ties as the state has them, which is no matter of chance."""
-        place = pa.RecordBatch.from_arrays(
-            [
-                vectors.from_int64(np.zeros(len(rows), np.int64)),
-                rows.column(HASH),
-                *(rows.column(name) for name in self.per),
-            ],
-            schema=self._places.schema,
-        )
+        place = self._placed(rows)
         return np.lexsort((vectors.raw(rows.column(TIME)), self._places.grouping(place)[0]))
 
     def _keys_of(self, parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
         """The keys of some rows: sorted, each once."""
-        found = []
-        for part in parts:
-            zeros = vectors.from_int64(np.zeros(len(part), np.int64))
-            columns = [zeros, part.column(HASH), *(part.column(name) for name in self.per)]
-            found.append(pa.RecordBatch.from_arrays(columns, schema=self._places.schema))
-        return self._places.group(concat(found), whole=False)
+        return self._places.group(concat([self._placed(part) for part in parts]), whole=False)
+
+    def _placed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The key of each row, of whatever time."""
+        zeros = vectors.from_int64(np.zeros(len(rows), np.int64))
+        columns = [zeros, rows.column(HASH), *(rows.column(name) for name in self.per)]
+        return pa.RecordBatch.from_arrays(columns, schema=self._places.schema)
 
     def _within(self, rows: pa.RecordBatch, keys: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of some keys."""
         if not len(rows):
             return rows
-        place = rows.select([WINDOW, HASH, *self.per])
+        place = self._placed(rows)
         ids, first = self._places.grouping(concat([keys, place]))
         return rows.filter(pa.array((first < len(keys))[ids][len(keys) :]))
 

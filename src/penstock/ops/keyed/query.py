@@ -10,6 +10,11 @@ difference. A group's cost is its length, so such groups should be many and shor
 The query is DuckDB's, over the tables `rows0`, `rows1`, … It sees all touched groups at once, so it must
 treat each by itself: partition by the key, or be equal in it. Rows come in an order that depends on
 them alone; the query must not depend on it where that matters.
+
+Where the query fails, what fails for a row of the inputs is NULL to it (`tried_query`). Where it fails even
+so, as an aggregate does, the groups that are to blame are found by halves, and the row of such a group has
+NULL but for its key, if the output has its key. What a group gives depends on its rows alone. Its key is a
+dead letter with the reason, once for as long as the group fails.
 """
 
 from __future__ import annotations
@@ -25,13 +30,15 @@ import pyarrow as pa
 
 from penstock.core import vectors
 from penstock.core.schema import Schema
-from penstock.expr.duck import query_tables
+from penstock.expr.duck import EvaluationError, query_tables
+from penstock.expr.failing import tried_query
 from penstock.ops.bases import Timeless, changes_of
 from penstock.ops.kept import Kept
 from penstock.ops.operator import Context, Prepared, Step
 from penstock.ops.routed import Routed, routed, routed_schema
+from penstock.ops.rows import REASONS_MAX, Refused
 from penstock.state.bag import Bag, negated, weights_of
-from penstock.state.layout import Layout, concat
+from penstock.state.layout import HASH, Layout, concat
 
 __all__ = ["GroupQuery"]
 
@@ -131,19 +138,19 @@ class GroupQuery(Timeless):
 
         Raises:
             CorruptError: a file of the state is not what was written.
-            EvaluationError: the query fails for these rows.
         """
         deltas = [
             context.arranged(f"rows{port}").delta(functools.partial(self._delta, port, parts))
             for port, parts in enumerate(inputs)
         ]
-        changes = self._changes(state, deltas) if self.gives else None
+        failed: dict[int, Refused] = {}
+        changes = self._changes(state, deltas, failed) if self.gives else None
         traces, files, size = dict(state.traces), 0, 0
         for name, delta in zip(self._layouts, deltas, strict=True):
             writer = context.writer(name)
             traces[name] = context.arranged(name).append(traces[name], delta, writer)
             files, size = files + writer.written, size + writer.bytes
-        return Step(Kept(traces, (0,)), changes, None, files, size)
+        return Step(Kept(traces, (0,)), changes, None, files, size, refused=tuple(failed.values()))
 
     def scan(
         self,
@@ -155,15 +162,23 @@ class GroupQuery(Timeless):
         kept = zip(self._bags, state.traces.values(), strict=True)
         whole = [bag.sum(list(trace.scan())) for bag, trace in kept]
         if self.always or any(len(rows) for rows in whole):
-            yield from self._answer(whole).to_batches()
+            yield from self._answer(whole, {}).to_batches()
 
     # -- the work -----------------------------------------------------------------------------------
 
-    def _changes(self, state: Kept, deltas: Sequence[pa.RecordBatch]) -> pa.Table:
-        """The answers of the touched groups as they were, taken back, and as they are."""
+    def _changes(
+        self, state: Kept, deltas: Sequence[pa.RecordBatch], failed: dict[int, Refused]
+    ) -> pa.Table:
+        """The answers of the touched groups as they were, taken back, and as they are.
+
+        Args:
+            state: before the batch.
+            deltas: of each port.
+            failed: takes the groups that fail now, and didn't before.
+        """
         first = self.always and not state.frontiers_us  # nothing has been given yet
         if not self.inputs:
-            made = [self._given(self._answer(()))] if first else []
+            made = [self._given(self._answer((), failed))] if first else []
             return changes_of(self._out.sum(made), self.output)
         touched = self._touched(deltas)
         if not len(touched) and not first:
@@ -174,9 +189,12 @@ class GroupQuery(Timeless):
             there = bag.find(trace, touched.rename_columns(names))
             before.append(there)
             after.append(bag.sum([there, delta]))
-        moved = [self._given(self._answer(after))]
+        moved = [self._given(self._answer(after, failed))]
         if not first:
-            moved.append(negated(self._given(self._answer(before))))
+            known: dict[int, Refused] = {}
+            moved.append(negated(self._given(self._answer(before, known))))
+            for group in known:
+                failed.pop(group, None)
         return changes_of(self._out.sum(moved), self.output)
 
     def _touched(self, deltas: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
@@ -188,20 +206,88 @@ class GroupQuery(Timeless):
             parts.append(delta.select(names).rename_columns(place.schema.names))
         return place.group(concat(parts), whole=False)
 
-    def _answer(self, rows: Sequence[pa.RecordBatch]) -> pa.Table:
-        """What the query gives of rows in the bags' layouts; of none nothing, unless it is asked always."""
+    def _answer(self, rows: Sequence[pa.RecordBatch], failed: dict[int, Refused]) -> pa.Table:
+        """What the query gives of rows in the bags' layouts; of none nothing, unless it is asked always.
+
+        Args:
+            rows: of each port.
+            failed: takes the groups that fail, by their hash, and why.
+        """
         if not self.always and not any(len(one) for one in rows):
             return self.output.empty_table()
-        tables = {
-            f"rows{port}": self._plain(port, one).select(self.inputs[port].names)
-            for port, one in enumerate(rows)
-        }
         if not self.query:
-            return tables["rows0"].cast(self.output)
-        found = query_tables(tables, self.query)
-        if found.schema.types != self.output.types:  # NULL where DuckDB knows no type
-            found = found.rename_columns(self.output.names).cast(self.output)
-        return found.rename_columns(self.output.names)
+            return self._table(0, rows[0]).cast(self.output)
+        try:
+            return self._asked(rows, self.query)
+        except EvaluationError as error:
+            groups = np.zeros(1, np.int64)  # one of all rows
+            if any(self.key_):
+                groups = np.unique(np.concatenate([_hashes(one) for one in rows]))
+            self._blame(rows, groups, error, failed)
+            return pa.concat_tables(self._of_failing(rows, groups))
+
+    def _blame(
+        self,
+        rows: Sequence[pa.RecordBatch],
+        groups: np.ndarray,
+        error: EvaluationError,
+        failed: dict[int, Refused],
+    ) -> None:
+        """Finds the groups for which the query fails: the first ones, where they are many."""
+        if len(groups) == 1:
+            reason = f"the group's query fails: {error}"
+            failed[int(groups[0])] = Refused(self._key_of(rows), reason)
+            return
+        for here, some in _halves(rows, groups):
+            if len(failed) < REASONS_MAX:
+                try:
+                    self._asked(here, self.query)
+                except EvaluationError as one:
+                    self._blame(here, some, one, failed)
+
+    def _of_failing(self, rows: Sequence[pa.RecordBatch], groups: np.ndarray) -> list[pa.Table]:
+        """What is given of groups for some of which the query fails, in parts."""
+        try:
+            return [self._asked(rows, tried_query(self.query) or self.query, as_written=True)]
+        except EvaluationError:
+            if len(groups) == 1:
+                return [self._null(rows)]
+        return [part for half in _halves(rows, groups) for part in self._of_failing(*half)]
+
+    def _null(self, rows: Sequence[pa.RecordBatch]) -> pa.Table:
+        """The row of a group that nothing else can be given of."""
+        if not self.always and (not self.placed or len(self.placed) == len(self.output)):
+            return self.output.empty_table()
+        key = dict(zip(self.placed, self._key_of(rows).columns, strict=False))
+        columns = [
+            key[one.name] if one.name in key else pa.nulls(1, one.type) for one in self.output
+        ]
+        return pa.table(columns, schema=_nullable(self.output))
+
+    def _key_of(self, rows: Sequence[pa.RecordBatch]) -> pa.Table:
+        """The key of one group: a row of the columns that the first port calls it."""
+        if not self.inputs:
+            return pa.table({})
+        port = next((i for i, one in enumerate(rows) if len(one)), 0)
+        found = self._table(port, rows[port]).select(self.key_[port]).slice(0, 1)
+        return found.rename_columns(list(self.key_[0]))
+
+    def _asked(
+        self, rows: Sequence[pa.RecordBatch], query: str, *, as_written: bool = False
+    ) -> pa.Table:
+        """What a query gives of rows; raises `EvaluationError`."""
+        tables = {f"rows{port}": self._table(port, one) for port, one in enumerate(rows)}
+        found = query_tables(tables, query, as_written=as_written).rename_columns(self.output.names)
+        if found.schema.types == self.output.types:
+            return found
+        try:
+            return found.cast(self.output)  # NULL where DuckDB knows no type
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+            raise EvaluationError(str(error)) from error
+
+    def _table(self, port: int, rows: pa.RecordBatch) -> pa.Table:
+        """Rows of a bag as the query sees them."""
+        return self._plain(port, rows).select(self.inputs[port].names)
 
     def _plain(self, port: int, rows: pa.RecordBatch) -> pa.Table:
         """Rows of a bag, each as often as it is there."""
@@ -248,3 +334,18 @@ class GroupQuery(Timeless):
 
 def _nullable(schema: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(f.name, f.type) for f in schema])
+
+
+def _hashes(rows: pa.RecordBatch) -> np.ndarray:
+    """The hash of each row's group."""
+    return np.asarray(rows.column(HASH).to_numpy())
+
+
+def _halves(
+    rows: Sequence[pa.RecordBatch], groups: np.ndarray
+) -> Iterator[tuple[list[pa.RecordBatch], np.ndarray]]:
+    """The rows of one half of some groups, and of the other: int64[groups], hashes in order."""
+    middle = groups[len(groups) // 2]
+    for below in (True, False):
+        here = [one.filter(pa.array((_hashes(one) < middle) == below)) for one in rows]
+        yield here, groups[(groups < middle) == below]
