@@ -268,6 +268,22 @@ def test_sums_are_right_again_when_rows_leave(batches: Any, shards: int, seed: i
             assert math.isclose(float(dv), expected, rel_tol=1e-9, abs_tol=1e-9)
 
 
+@settings(max_examples=examples(24), deadline=None, phases=NO_SHRINKING)
+@given(st.lists(st.sampled_from(EXTREMES), min_size=1, max_size=6))
+@example([1.7e308, 1.7e308, -1.7e308])
+@example([1.7e308, -1.7e308, 0.1])
+@example([1.7e308, 1.7e308, math.inf])
+def test_a_sum_that_was_infinite_on_its_way_is_not_for_good(values: list[float]) -> None:
+    """The sum and the mean of a stream's doubles are the same however its rows were batched."""
+    for kind, expected in zip(("sum", "avg"), exact_mean(values), strict=True):
+        assert expected is not None
+        found = {str(computed(values, kind, parts)).lower() for parts in (1, 2, len(values))}
+        scale = max((abs(v) for v in values if math.isfinite(v)), default=0.0)
+        close = math.isclose(float(min(found)), expected, rel_tol=1e-12, abs_tol=scale * 1e-13)
+        assert len(found) == 1, (values, found)
+        assert close or found == {str(expected)}, (values, found, expected)
+
+
 def computed(values: Any, kind: str, parts: int = 1) -> Any:
     """An aggregate of one column, in some batches."""
     column = values if isinstance(values, pa.Array) else pa.array(values, pa.float64())

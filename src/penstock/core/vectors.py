@@ -154,27 +154,35 @@ def coarse_codes(
     *,
     descending: bool = False,
     nulls_first: bool = False,
-    nan_greatest: bool = False,
 ) -> Vector:
     """int64[n] whose order is that of the values, but that values which differ may share one.
 
-    Texts share one if their first eight bytes are equal. NaN comes behind all numbers in either direction,
-    unless it is the greatest number; NULL behind all values, unless it comes first. Lists, structs and
-    maps are texts, as `packed` makes them.
+    Texts share one if their first eight bytes are equal. NaN is the greatest number; NULL comes behind all
+    values, unless it comes first. Lists, structs and maps are texts, as `packed` makes them.
     """
     if pa.types.is_nested(column.type):
         column = packed(column)
     if pa.types.is_decimal(column.type) and not is_short_decimal(column.type):
         column = column.cast(pa.float64())
     found = _prefixes(column) if is_text(column.type) else codes(column)
-    found = np.minimum(~found if descending else found, np.int64(2**63 - 3))
-    if is_float(column.type) and not nan_greatest:
-        nan = pc.is_nan(column).fill_null(fill_value=False).to_numpy(zero_copy_only=False)
-        found = np.where(nan, np.int64(2**63 - 2), found)
+    found = np.minimum(~found if descending else found, np.int64(2**63 - 2))
     valid = validity(column)
     if valid is None:
         return found
     return np.where(valid, found, np.int64(-(2**63) if nulls_first else 2**63 - 1))
+
+
+def sortable(column: pa.Array) -> pa.Array:
+    """A column that Arrow sorts as SQL does: NaN is the greatest number in either direction, and as NULL was.
+
+    Lists, structs and maps are texts, as `packed` makes them.
+    """
+    if pa.types.is_nested(column.type):
+        return packed(column)
+    if not is_float(column.type):
+        return column
+    valid = validity(column)
+    return from_int64(codes(column)) if valid is None else pa.array(codes(column), mask=~valid)
 
 
 def _prefixes(column: pa.Array) -> Vector:

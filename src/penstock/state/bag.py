@@ -52,14 +52,14 @@ class Bag:
         key: the columns that rows are found by. Rows that are NULL in one are kept like others.
         order: a column by which those of one key lie in order, and whether the greatest comes first; None
             is no order. Values that differ may share a place (`vectors.coarse_codes`).
-        as_sql: how NaN and NULL lie in the order: None behind all values; else NaN is the greatest number,
-            and this says whether NULL comes first.
+        nulls_first: whether NULL comes first in the order; else it comes last. None is last, too, of an order
+            whose places aren't looked for (`ordered.around`).
     """
 
     schema: pa.Schema
     key: tuple[str, ...]
     order: tuple[str, bool] | None = None
-    as_sql: bool | None = None
+    nulls_first: bool | None = None
 
     @cached_property
     def layout(self) -> Layout:
@@ -109,13 +109,9 @@ class Bag:
         columns[HASH] = from_int64(hashes_)
         if self.order is not None:
             name, descending = self.order
-            places = coarse_codes(
-                rows.column(name),
-                descending=descending,
-                nulls_first=bool(self.as_sql),
-                nan_greatest=self.as_sql is not None,
-            )
-            if self.as_sql is not None:
+            first = bool(self.nulls_first)
+            places = coarse_codes(rows.column(name), descending=descending, nulls_first=first)
+            if self.nulls_first is not None:
                 places = np.maximum(places, FIRST + 1)
             columns[ORDER] = from_int64(places)
         columns[COUNT] = from_int64(zeros + 1 if weights is None else weights)

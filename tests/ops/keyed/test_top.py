@@ -19,7 +19,7 @@ from tests.ops.contract import Contract, counted, delta
 from tests.ops.reads import count_reads
 
 from penstock.core.keys import hash_columns
-from penstock.core.vectors import packed
+from penstock.core.vectors import packed, sortable
 from penstock.ops import NO_TIME, Context, routed
 from penstock.ops.keyed.top import Top
 from penstock.state import MemoryStateFiles, ordered, trace
@@ -109,6 +109,23 @@ def test_duckdb_finds_the_same() -> None:
     assert run.view() == counted(found)
 
 
+@pytest.mark.parametrize("takes_back", [False, True])
+@pytest.mark.parametrize("order", ["ASC", "DESC"])
+def test_no_number_is_the_greatest(order: str, takes_back: bool) -> None:
+    """NaN comes last in ascending order, first in descending order, and NULL behind it, as in DuckDB."""
+    schema = pa.schema([("k", pa.int64()), ("v", pa.float64())])
+    values = [1.0, math.nan, math.inf, None, -math.inf, 2.0]
+    by = (("v", order == "DESC"), ("k", False))
+    run = Contract(Top(schema, (), by, 3, takes_back=takes_back), chance=random.Random(1))
+    for at in range(0, len(values), 2):
+        rows = [(i, values[i]) for i in (at, at + 1)]
+        run.step([delta(schema, rows, weights=[1, 1] if takes_back else None)])
+    with duckdb.connect() as con:
+        con.register("rows", delta(schema, list(enumerate(values))))
+        found = con.sql(f"SELECT k, v FROM rows ORDER BY v {order}, k LIMIT 3").to_arrow_table()
+    assert sorted(one[0] for one in run.view()) == sorted(found["k"].to_pylist())
+
+
 COLUMNS = pa.schema(
     [("k", pa.string()), ("s", pa.string()), ("v", pa.float64()), ("d", pa.decimal128(30, 1)),
      ("j", pa.int32()), ("tags", pa.list_(pa.string()))]
@@ -173,10 +190,11 @@ def sorted_by_arrow(rows: Counter[Any], by: str, *, descending: bool) -> Counter
         table = delta(COLUMNS, values)
         table = table.append_column("t", packed(table["tags"].combine_chunks()))
         ties = [(name if name != "tags" else "t", "ascending") for name in COLUMNS.names]
-        first = "t" if by == "tags" else by
+        table = table.append_column("n", sortable(table["v"].combine_chunks()))
+        first = {"tags": "t", "v": "n"}.get(by, by)
         keys: Any = [(first, "descending" if descending else "ascending"), *ties]
         order = pc.sort_indices(table, sort_keys=[(*key, "at_end") for key in keys])
-        found.update(counted(table.take(order[:2]).drop_columns(["t"])))
+        found.update(counted(table.take(order[:2]).drop_columns(["t", "n"])))
     return found
 
 

@@ -10,9 +10,10 @@ it doesn't fit a BIGINT, `sum` is NULL; when rows are taken back and it fits aga
 Decimals are whole numbers of their last digit's unit. Those of more than 18 digits are four parts of 32 bits,
 the uppermost with the sign, each summed apart. Their sum is a DECIMAL of 38 digits; where it has more, NULL.
 
-Of doubles that may be taken back, those that are infinite or no numbers are counted, and those so large that
-some of them might make a sum infinite are summed apart: as soon as they are gone, the sum is right again. A
-stream's rows stay, so there such a sum simply is infinite, or no number.
+Doubles so large that some of them might make a sum infinite are summed apart, so a sum that is infinite for a
+while doesn't stay so, and is the same however rows were batched. Of those that may be taken back, infinities
+and NaNs are counted: as soon as they are gone, the sum is right again. A stream's rows stay, so there its sum
+simply is infinite, or NaN.
 """
 
 from __future__ import annotations
@@ -122,14 +123,17 @@ def total_name(column: Column) -> str:
 def floats(column: Column, *, retracts: bool) -> tuple[Part, ...]:
     """What the sum of a column's doubles is made of."""
     total = Value(total_name(column), pa.float64(), "sum")
-    if not retracts:
-        return (Part(total, lift_floats(column, lambda x: x)),)
     large = Value(f"$large.{column.name}", pa.float64(), "sum")
+    if not retracts:
+        return (
+            Part(total, lift_floats(column, lambda x: np.where(_is_large(x), 0.0, x))),
+            Part(large, _lift_large(column)),
+        )
     infinite = Value(f"$infinite.{column.name}", pa.int64(), "sum")
     no_number = Value(f"$nan.{column.name}", pa.int64(), "sum")
     return (
         Part(total, lift_floats(column, lambda x: np.where(np.abs(x) <= LARGE, x, 0.0))),
-        Part(large, lift_floats(column, lambda x: np.where(_is_large(x), x / LARGE, 0.0))),
+        Part(large, _lift_large(column)),
         Part(infinite, lift_counts(column, lambda x: (x == np.inf) + HALF * (x == -np.inf))),
         Part(no_number, lift_counts(column, np.isnan)),
     )
@@ -146,6 +150,20 @@ def lift_floats(column: Column, term: Callable[[Vector], Vector]) -> Lift:
         return add_floats(terms, None, valid, rows.weights, rows.ids, rows.groups)
 
     return lift
+
+
+def _lift_large(column: Column) -> Lift:
+    """The sums of the large doubles among a column's values; mostly there are none, and nothing is summed."""
+    lift = lift_floats(column, lambda x: np.where(_is_large(x), x / LARGE, 0.0))
+
+    def lift_some(rows: Rows) -> list[pa.Array]:
+        x = vectors.raw(rows.columns[column.name])
+        if x.dtype == np.float64 and _is_large(x).any():
+            return lift(rows)
+        zeros = pa.array(np.zeros(rows.groups))
+        return [zeros, zeros]
+
+    return lift_some
 
 
 def lift_counts(column: Column, count: Callable[[Vector], Vector]) -> Lift:
@@ -262,14 +280,14 @@ def _float_total(full: pa.RecordBatch, column: Column) -> Vector:
     def state(name: str) -> Vector:
         return vectors.raw(full.column(name))
 
-    total, name = state(total_name(column)), f"$large.{column.name}"
-    if name not in full.schema.names:
-        return total
-    large = state(name)
+    total, large = state(total_name(column)), state(f"$large.{column.name}")
     if large.any():
-        error = state(total_name(column) + ERROR_SUFFIX) / LARGE + state(name + ERROR_SUFFIX)
+        errors = [state(f"{name}.{column.name}{ERROR_SUFFIX}") for name in ("$sum", "$large")]
         with np.errstate(over="ignore"):
-            total = np.where(large == 0, total, (large + (total / LARGE + error)) * LARGE)
+            whole = (large + (total / LARGE + (errors[0] / LARGE + errors[1]))) * LARGE
+        total = np.where((large == 0) | ~np.isfinite(total), total, whole)
+    if f"$nan.{column.name}" not in full.schema.names:
+        return np.asarray(total)
     infinite, no_number = state(f"$infinite.{column.name}"), state(f"$nan.{column.name}")
     if infinite.any() or no_number.any():
         positive, negative = infinite & (HALF - 1), infinite >> HALF_BITS

@@ -40,7 +40,7 @@ class Top(Timeless):
     Args:
         input: the columns of the rows.
         per: the columns that make up a group; none: all rows are one.
-        order: columns, and whether the greatest comes first. NULL comes last.
+        order: columns, and whether the greatest comes first. NULL comes last, and NaN is the greatest number.
         n: how many rows of each group.
         takes_back: whether rows may be taken back.
         row_key: columns that identify the input's rows, where something does.
@@ -199,9 +199,7 @@ class Top(Timeless):
         by: list[tuple[str, str]] = [("$group", "ascending")]
         named = [*self.order, *((f.name, False) for f in self.input)]
         for i, (name, descending) in enumerate(named):
-            column = rows.column(name)
-            plain = vectors.packed(column) if pa.types.is_nested(column.type) else column
-            columns[str(i)] = plain
+            columns[str(i)] = vectors.sortable(rows.column(name))
             by.append((str(i), "descending" if descending else "ascending"))
         keys: Any = [(name, direction, "at_end") for name, direction in by]
         order = pc.sort_indices(pa.table(columns), sort_keys=keys).to_numpy().astype(np.int64)

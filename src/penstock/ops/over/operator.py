@@ -228,12 +228,7 @@ class WindowFunctions(Timeless):
         columns = [from_int64(which)]
         keys: list[Any] = [("0", "ascending", "at_end")]
         for one in self.order:
-            column = rows.column(one.name)
-            if vectors.is_float(column.type):  # NaN is a number
-                valid = vectors.validity(column)
-                codes = vectors.codes(column)
-                column = from_int64(codes) if valid is None else pa.array(codes, mask=~valid)
-            columns.append(column)
+            columns.append(vectors.sortable(rows.column(one.name)))
             direction = "descending" if one.descending else "ascending"
             keys.append((str(len(keys)), direction, "at_start" if one.nulls_first else "at_end"))
         order = _order(columns, keys)
