@@ -20,6 +20,7 @@ import pyarrow as pa
 from penstock.core.names import hint, known_names
 from penstock.core.schema import INTERVAL, TIMESTAMP, UUID, Field, Schema, type_text
 from penstock.errors import SchemaError
+from penstock.expr.casts import check_casts
 from penstock.expr.duck import EvaluationError, connection, sql_type, types_of
 from penstock.expr.purity import check_pure
 from penstock.expr.tree import Call, Column, Tree, tree_of
@@ -194,6 +195,7 @@ def _compiled(text: str, schema: Schema) -> Expression:
     if found is None:  # a tree has functions of a closed list
         check_pure(connection(), sql, text, schema)
     type_ = _type_of(sql, text, schema)
+    check_casts(tree, text, schema)
     if found is not None and found.type != type_:
         found = None  # DuckDB knows better what this is
     columns = frozenset(one.name for one in tree.find_all(exp.Column))
