@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.core.schema import Schema
-from penstock.errors import FlowError
+from penstock.errors import FlowError, SchemaError
 from penstock.formats.avro import Avro, AvroDecoder
 from penstock.formats.json import Decoded
 
@@ -334,3 +334,28 @@ def test_a_decimal_with_fewer_digits_than_its_field_is_refused() -> None:
     """Values that don't fit would be lost."""
     with pytest.raises(FlowError, match=r"DECIMAL\(5, 2\), and DECIMAL\(6, 2\) in the field"):
         ps.App("p").stream("t", "short DECIMAL(5, 2)", format=ps.avro(DECIMALS))
+
+
+def kinds(namespace: str | None, *symbols: str) -> dict[str, Any]:
+    space = {} if namespace is None else {"namespace": namespace}
+    return {"type": "enum", "name": "K", **space, "symbols": list(symbols)}
+
+
+@pytest.mark.parametrize("name", ["K", "a.K", {"type": "a.K"}])
+def test_a_name_is_in_the_namespace_around_it(name: Any) -> None:
+    """It isn't a type of another namespace that was defined in between; names in full are known, too."""
+    inner = {**record(p=kinds(None, "N", "M"), q="K"), "name": "c.inner"}
+    fields = record(x=kinds(None, "A", "B"), y=kinds("b", "X", "Y"), i=inner, z=name)
+    found = decode(
+        "x STRING, y STRING, i STRUCT<p STRING, q STRING>, z STRING",
+        ps.avro({**fields, "namespace": "a"}),
+        [number(0) + number(1) + number(1) + number(0) + number(1)],
+    )
+    expected = {"x": "A", "y": "Y", "i": {"p": "M", "q": "N"}, "z": "B"}
+    assert found.columns.to_pylist() == [expected]
+
+
+def test_a_name_of_another_namespace_is_not_found() -> None:
+    """Nor is one that isn't defined yet."""
+    with pytest.raises(SchemaError, match="expected an Avro type; found 'K'"):
+        decode("x STRING, z STRING", ps.avro(record(x=kinds("b", "X"), z="K")), [])

@@ -32,6 +32,7 @@ from penstock.core.schema import (
 )
 from penstock.core.time import DAY_US, INSTANT_MAX_US, INSTANT_MIN_US
 from penstock.errors import SchemaError
+from penstock.formats.avro._names import Names
 from penstock.formats.avro._rows import Rows
 from penstock.formats.json import Decoded
 from penstock.wire.columns import gather_column
@@ -204,7 +205,7 @@ def reading_of(text: str) -> Reading:
         raise SchemaError(f"expected an Avro schema as JSON; found {text!r} ({error})") from None
     if not isinstance(root, dict) or root.get("type") != "record":
         raise SchemaError(f"expected an Avro schema of type 'record'; found {text[:100]!r}")
-    names: dict[str, _Field | None] = {}
+    names, _ = Names().defined(root)
     return Reading(
         tuple((one["name"], _field(one["type"], names)) for one in root.get("fields", []))
     )
@@ -244,25 +245,25 @@ def is_wider(found: pa.DataType, wanted: pa.DataType) -> bool:
     return found == wanted or (found, wanted) in _WIDER
 
 
-def _field(node: Any, names: dict[str, _Field | None]) -> _Field:
-    """How an Avro type is read; `names` has those that were defined before, None within themselves."""
+def _field(node: Any, names: Names) -> _Field:
+    """How an Avro type is read."""
     if isinstance(node, list):
         return _union([_field(one, names) for one in node])
     name, more = (node, {}) if isinstance(node, str) else (node.get("type"), node)
-    if isinstance(name, str) and name in names:
-        known = names[name]
-        if known is None:
+    known = names.find(name) if isinstance(name, str) else None
+    if known is not None:
+        found = names.types[known]
+        if found is None:
             raise SchemaError(f"expected a type that isn't within itself; found {name!r}")
-        return known
-    defined = more.get("name")
-    if isinstance(defined, str) and name in ("record", "enum", "fixed"):
-        names[defined] = None
-        names[defined] = found = _kind(name, more, names)
+        return found
+    if isinstance(more.get("name"), str) and name in ("record", "enum", "fixed"):
+        inner, full = names.defined(more)
+        names.types[full] = found = _kind(name, more, inner)
         return found
     return _kind(name, more, names)
 
 
-def _kind(name: Any, more: Mapping[str, Any], names: dict[str, _Field | None]) -> _Field:
+def _kind(name: Any, more: Mapping[str, Any], names: Names) -> _Field:
     """How a type is read that isn't a name of one that was defined."""
     logical = more.get("logicalType")
     match name:

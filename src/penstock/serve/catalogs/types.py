@@ -22,6 +22,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.core.rows import python_values
 from penstock.core.schema import INTERVAL, UUID
 
 __all__ = ["PgType", "encode_column", "literal", "oid_of_duck", "type_named", "type_of"]
@@ -181,7 +182,7 @@ def encode_column(column: pa.ChunkedArray[Any], format_: int, duck: str = "") ->
         column = pc.cast(column, pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64())
     elif pa.types.is_date32(column.type):
         column = pc.cast(column, pa.int32())  # days: Python has no dates beyond year 9999
-    values = column.to_pylist()
+    values = python_values(column) if kind is JSON else column.to_pylist()
     if kind is JSON:
         nested = column.type
         values = [v if v is None or isinstance(v, str) else json_text(v, nested) for v in values]

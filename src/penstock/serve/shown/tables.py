@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from penstock.core.rows import sorted_rows
+from penstock.core.rows import python_values, sorted_rows
 from penstock.serve.shown.charts import chart_html
 
 __all__ = ["View", "table_html"]
@@ -72,7 +72,7 @@ def table_html(
         ),
         "</tr></thead><tbody>",
     ]
-    columns = [column.to_pylist() for column in table.slice(0, ROWS_SHOWN).columns]
+    columns = [python_values(column) for column in table.slice(0, ROWS_SHOWN).columns]
     for row in zip(*columns, strict=True):
         cells = zip(row, aligned, strict=True)
         inner = "".join(f'<td style="{style}">{_text(value)}</td>' for value, style in cells)

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.core.rows import python_values
 from penstock.core.time import INSTANT_MAX_US, INSTANT_MIN_US, instant_text
 
 
@@ -32,11 +33,13 @@ def plain_values(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> list[Any]:
     if pa.types.is_float32(type_):
         # By their shortest text: 0.1 as a FLOAT is 0.1, not 0.10000000149011612.
         return [None if v is None else float(v) for v in pc.cast(column, pa.string()).to_pylist()]
-    if pa.types.is_date(type_) or pa.types.is_time(type_):
+    if pa.types.is_date(type_):
+        return [None if v is None else str(v) for v in python_values(column)]
+    if pa.types.is_time(type_):
         return list(pc.cast(column, pa.string()).to_pylist())
     if pa.types.is_binary(type_) or pa.types.is_large_binary(type_):
         return [None if v is None else v.decode("utf-8", "replace") for v in column.to_pylist()]
-    return list(column.to_pylist())
+    return python_values(column)
 
 
 def _times(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> list[Any]:
