@@ -11,9 +11,10 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.effort import examples
-from tests.ops.contract import Contract, delta
+from tests.ops.contract import Contract, counted, delta
 
 from penstock.core.delta import DELETED
+from penstock.core.unchanged import PLACEHOLDER
 from penstock.ops import Upserts
 
 SCHEMA = pa.schema(
@@ -75,3 +76,52 @@ def test_a_change_that_comes_to_nothing_gives_nothing() -> None:
         [batch([("a", 0, 2.0, None), ("a", 0, 1.5, None), ("b", 1, 1.0, ()), ("b", 1, None, None)])]
     )
     assert run.changes == before
+
+
+LARGE = pa.schema(
+    [
+        pa.field("k", pa.int64(), nullable=False),
+        pa.field("s", pa.string()),
+        pa.field("y", pa.binary()),
+        pa.field("l", pa.list_(pa.int32())),
+        pa.field("w", pa.list_(pa.string())),
+        pa.field("m", pa.map_(pa.string(), pa.string())),
+    ]
+)
+P = PLACEHOLDER
+UNCHANGED: tuple[Any, ...] = (P, P.encode(), [*P.encode()], [P], [(P, P)])
+VALUES = [("a", b"a", [1], ["a"], [("a", "b")]), (None,) * 5, ("b", b"", [], [], []), UNCHANGED]
+
+
+@settings(max_examples=examples(60))
+@given(
+    st.lists(
+        st.lists(
+            st.tuples(
+                st.integers(0, 2),
+                st.one_of(st.none(), *[st.lists(st.integers(0, 3), min_size=5, max_size=5)] * 3),
+            ),
+            max_size=8,
+        ),
+        max_size=6,
+    ),
+    st.integers(0, 9),
+)
+def test_an_unchanged_large_value_is_that_of_before(batches: list[Any], seed: int) -> None:
+    """Of all its forms and however batches are cut; where no row is there, the placeholder stays."""
+    run = Contract(Upserts(LARGE, ("k",)), shards=2, chance=random.Random(seed))
+    truth: dict[int, Any] = {}
+    for changes in batches:
+        rows, gone = [], []
+        for k, picked in changes:
+            gone.append(picked is None)
+            row = [VALUES[n][i] for i, n in enumerate(picked or [1] * 5)]
+            rows.append((k, *row))
+            old = truth.pop(k, None)
+            if picked is not None:
+                kept = UNCHANGED if old is None else old
+                truth[k] = [kept[i] if n == 3 else row[i] for i, n in enumerate(picked)]
+        run.step([delta(LARGE, rows).append_column(DELETED, pa.array(gone, pa.bool_()))])
+        expected = counted(delta(LARGE, [(k, *row) for k, row in truth.items()]))
+        assert run.view() == expected
+        assert run.total() == expected

@@ -16,11 +16,10 @@ import orjson
 
 from penstock.capture._envelope import Values
 from penstock.capture._postgres import _texts
+from penstock.core.unchanged import PLACEHOLDER
 
 __all__ = ["PLACEHOLDER", "Convert", "Type", "Types", "converter", "is_bool", "placeholder", "zero"]
 
-PLACEHOLDER: Final = "__debezium_unavailable_value"
-"""Stands for a large value that an update didn't touch."""
 _TIMESTAMP_MAX, _TIMESTAMP_MIN = 9_223_372_036_825_200_000, -9_223_372_036_832_400_000
 """`infinity`, `-infinity` as microseconds: Debezium's."""
 _DATE_MAX, _DATE_MIN = 2**31 - 1, -(2**31)

@@ -3,12 +3,14 @@
     table(version) = of each key the last change so far, unless that is a deletion
 
 A key's changes lie in one partition of the topic, and their order there decides: an update takes the row of
-before back. Changes that come to nothing within a batch give nothing.
+before back. Changes that come to nothing within a batch give nothing. A column that an update gives as
+unchanged (`penstock.core.unchanged`) keeps the value of the row before; where there is none, what was given
+stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -18,6 +20,7 @@ import pyarrow as pa
 
 from penstock.core.delta import DELETED
 from penstock.core.schema import Schema
+from penstock.core.unchanged import are_unchanged, may_be_unchanged
 from penstock.core.vectors import Vector, from_int64, raw
 from penstock.ops.bases import Timeless, changes_of
 from penstock.ops.kept import Kept
@@ -25,7 +28,7 @@ from penstock.ops.operator import Context, Prepared, Step
 from penstock.ops.routed import Routed, routed, routed_schema
 from penstock.state.bag import COUNT, Bag, negated
 from penstock.state.files import StateFiles
-from penstock.state.layout import Layout, taken
+from penstock.state.layout import Layout, concat, take, taken
 from penstock.state.trace import Trace
 
 __all__ = ["Upserts", "UpsertsState"]
@@ -94,6 +97,13 @@ class Upserts(Timeless):
         return Bag(self._plain, self.keys)
 
     @cached_property
+    def _large(self) -> tuple[str, ...]:
+        """The columns that an update may give as unchanged."""
+        return tuple(
+            f.name for f in self.schema if f.name not in self.keys and may_be_unchanged(f.type)
+        )
+
+    @cached_property
     def _parcels(self) -> tuple[pa.Schema, ...]:
         fields = [pa.field(DELETED, pa.bool_()), *self._plain]
         return (routed_schema(pa.schema(fields), timed=False, weighted=False),)
@@ -139,15 +149,16 @@ class Upserts(Timeless):
         Rows are sorted once, all together: most of the work is in copying them.
         """
         batch, hashes = parcel.batch, parcel.hashes
-        newest, wanted = self._last(batch, hashes)
+        newest, wanted, ids = self._last(batch, hashes)
         _, old = trace.lookup(wanted)
-        gone = raw(batch.column(DELETED))[newest].astype(np.bool_)
-        come = newest[~gone]
+        gone = raw(batch.column(DELETED)).astype(np.bool_)
+        batch = self._with_kept(batch, gone, newest, ids, lambda: self._olds(old, wanted))
+        come = newest[~gone[newest]]
         new = self._bag.spread(taken(batch, come), hashes[come], None, None)
         return self._bag.sum([*map(negated, old), new])
 
-    def _last(self, batch: pa.RecordBatch, hashes: Vector) -> tuple[Vector, pa.RecordBatch]:
-        """The position of each key's last row, and the keys: sorted, each once."""
+    def _last(self, batch: pa.RecordBatch, hashes: Vector) -> tuple[Vector, pa.RecordBatch, Vector]:
+        """The position of each key's last row, the keys (sorted, each once), and the key of each row."""
         place = self._bag.place
         zeros = from_int64(np.zeros(len(batch), np.int64))
         columns = [zeros, from_int64(hashes), *(batch.column(name) for name in self.keys)]
@@ -155,7 +166,49 @@ class Upserts(Timeless):
         ids, first = place.grouping(keys)
         last = np.zeros(len(first), np.int64)
         np.maximum.at(last, ids, np.arange(len(batch)))
-        return last, taken(keys, first)
+        return last, taken(keys, first), ids
+
+    def _olds(
+        self, old: Sequence[pa.RecordBatch], wanted: pa.RecordBatch
+    ) -> tuple[pa.RecordBatch, Vector]:
+        """The rows of before, and which of them each key has: int64[keys], -1 for none."""
+        rows = self._bag.sum(old)
+        ids, _ = self._bag.place.grouping(concat([wanted, rows.select(wanted.schema.names)]))
+        row = np.full(len(wanted) + len(rows), -1)
+        row[ids[len(wanted) :]] = np.arange(len(rows))
+        return rows, row[ids[: len(wanted)]]
+
+    def _with_kept(
+        self,
+        batch: pa.RecordBatch,
+        gone: Vector,
+        newest: Vector,
+        ids: Vector,
+        olds: Callable[[], tuple[pa.RecordBatch, Vector]],
+    ) -> pa.RecordBatch:
+        """The batch, each key's last row with the values that it gives as unchanged.
+
+        Such a value is that of the nearest row before that has one: in the batch, else in the state. None
+        is older than a deletion.
+        """
+        for name in self._large:
+            column = batch.column(name)
+            is_kept = are_unchanged(column)
+            if is_kept is None or not is_kept[newest].any():
+                continue
+            keys = np.flatnonzero(is_kept[newest] & ~gone[newest])
+            before = _last_that(~is_kept | gone, ids, len(newest))[keys]
+            rows, row = olds()
+            row = row[keys]
+            source = np.where(before >= 0, before, np.where(row >= 0, len(batch) + row, -1))
+            source[(before >= 0) & gone[before]] = -1
+            keys, source = keys[source >= 0], source[source >= 0]
+            at = np.arange(len(batch))
+            at[newest[keys]] = source
+            both = pa.concat_arrays([column, rows.column(name)])
+            place = batch.schema.get_field_index(name)
+            batch = batch.set_column(place, batch.schema.field(place), take(both, from_int64(at)))
+        return batch
 
     def _changes(self, delta: pa.RecordBatch) -> pa.Table:
         return changes_of(delta, self.schema)
@@ -173,3 +226,11 @@ class Upserts(Timeless):
         """The table's rows."""
         for batch in state.trace.scan():
             yield self._shown(batch)
+
+
+def _last_that(fits: Vector, ids: Vector, keys: int) -> Vector:
+    """int64[keys]: of each key the last row that fits; -1 where there is none."""
+    found = np.full(keys, -1)
+    at = np.flatnonzero(fits)
+    np.maximum.at(found, ids[at], at)
+    return found
