@@ -17,8 +17,8 @@ SCHEMA = Schema.parse(
 
 @pytest.mark.parametrize(
     "text",
-    ["at::TIME", "TRY_CAST(at AS TIME)", "coalesce(1, at::INT)", "b::TIMESTAMP", "id::TIMESTAMP", "x::DATE", "u::BIGINT",
-     "[at]::TIME[]", "s::STRUCT(a TIME)", "(id + 1)::UUID", "i::DOUBLE", "t::INTERVAL"],
+    ["at::TIME", "TRY_CAST(at AS TIME)", "coalesce(1, at::INT)", "b::TIMESTAMP", "id::TIMESTAMP", "x::DATE",
+     "u::BIGINT", "[at]::TIME[]", "s::STRUCT(a TIME)", "(id + 1)::UUID", "i::DOUBLE", "t::INTERVAL"],
 )  # fmt: skip
 def test_a_cast_that_no_value_survives_is_refused(text: str) -> None:
     """By its types alone, also where NULL would hide it."""
@@ -28,8 +28,9 @@ def test_a_cast_that_no_value_survives_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["k::TIME", "k::INT", "at::DATE", "(at AT TIME ZONE 'UTC')::TIME", "b::INT", "u::VARCHAR", "l::VARCHAR[]",
-     "list_transform(l, e -> e::VARCHAR)", "m::VARCHAR", "NULL::UUID", "id::VARCHAR::DATE", "s::STRUCT(a VARCHAR)"],
+    ["k::TIME", "k::INT", "at::DATE", "(at AT TIME ZONE 'UTC')::TIME", "b::INT", "u::VARCHAR",
+     "l::VARCHAR[]", "list_transform(l, e -> e::VARCHAR)", "m::VARCHAR", "NULL::UUID", "id::VARCHAR::DATE",
+     "s::STRUCT(a VARCHAR)"],
 )  # fmt: skip
 def test_a_cast_that_some_value_survives_is_none_of_these(text: str) -> None:
     """Whether a text is a number is seen when it comes."""

@@ -20,6 +20,7 @@ from penstock.sql.queries import compile_tree
 from penstock.sql.relation import Relation, quoted
 from penstock.sql.rules.columns import by_position, with_columns
 from penstock.sql.rules.constants import with_values
+from penstock.sql.rules.division import with_divisions
 from penstock.sql.rules.filters import with_cases
 from penstock.sql.rules.first_rows import with_first_rows
 from penstock.sql.rules.lists import with_lists
@@ -104,6 +105,7 @@ def _rows(
             f"expected a query over {there}; found: {error}. A subquery in FROM sees the tables before "
             "it only behind LATERAL, as in FROM t, LATERAL (SELECT t.k + 1 AS k) AS x"
         ) from None
+    qualified = with_divisions(qualified, schema)
     answer = compile_tree(with_first_rows(qualified if placed else unplaced(qualified)), env)
     names = labels or answer.labels
     alike = [name.lower() for name in names]
