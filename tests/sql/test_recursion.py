@@ -1,0 +1,58 @@
+"""Recursive tables."""
+
+from __future__ import annotations
+
+import pytest
+
+import penstock as ps
+from penstock.sql import recursion
+
+UP = (
+    "WITH RECURSIVE up(id, top) AS (SELECT id, parent FROM t UNION{} "
+    "SELECT up.id, n.parent FROM up JOIN t AS n ON n.id = up.top) SELECT id, top FROM up"
+)
+
+
+def test_a_cycle_ends_with_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It names the recursive table and a row; what a recursion gives before is as DuckDB has it."""
+    monkeypatch.setattr(recursion, "STEPS_MAX", 20)
+    app = ps.App("cycle")
+    app.table("t", "id STRING, parent STRING", key="id")
+    app.view("v", sql=UP.format(" ALL"))
+    run = ps.testing.run(app, shaken=False)
+    run.send("t", id="a", parent=None)
+    run.send("t", id="b", parent="a")
+    rows = [("a", None), ("b", "a"), ("b", None)]
+    assert [tuple(row.values()) for row in run.view("v").rows()] == rows
+    run.send("t", id="a", parent="b")
+    with pytest.raises(
+        Exception, match=r"the recursion of up to end within 20 steps .* such as \{'id'"
+    ):
+        run.view("v").rows()
+
+
+def test_rows_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each step doubles them, long before the steps have theirs."""
+    monkeypatch.setattr(recursion, "ROWS_MAX", 1_000)
+    app = ps.App("doubled")
+    app.stream("s", "x BIGINT")
+    app.view(
+        "v",
+        sql="WITH RECURSIVE r AS (SELECT x FROM s UNION ALL SELECT r.x FROM r, (VALUES (1), (2)) AS w(y)) "
+        "SELECT x FROM r",
+    )
+    run = ps.testing.run(app, shaken=False)
+    run.send("s", x=1)
+    with pytest.raises(Exception, match=r"the recursion of r to end within .* 1000 rows"):
+        run.view("v").rows()
+
+
+def test_with_union_a_cycle_ends_by_itself() -> None:
+    """A row that was there isn't a new one."""
+    app = ps.App("cycle")
+    app.table("t", "id STRING, parent STRING", key="id")
+    app.view("v", sql=UP.format(""))
+    run = ps.testing.run(app, shaken=False)
+    run.send("t", id="a", parent="b")
+    run.send("t", id="b", parent="a")
+    assert len(run.view("v").rows()) == 4
