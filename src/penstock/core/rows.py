@@ -48,7 +48,7 @@ def _value(one: Any) -> Any:
     try:
         return one.as_py()
     except (OverflowError, ValueError):
-        unit = "D" if pa.types.is_date(one.type) else one.type.unit
+        unit: Any = "D" if pa.types.is_date(one.type) else one.type.unit
         end = "Z" if pa.types.is_timestamp(one.type) and one.type.tz else ""
         return f"{np.datetime64(one.value, unit)}{end}"
 

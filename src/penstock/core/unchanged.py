@@ -58,9 +58,9 @@ def _placeholder(type_: pa.DataType) -> Any:
 
 def _are_equal(column: pa.Array, expected: list[Any]) -> pa.Array:
     """bool[n]: which lists are the expected one; those of another length aren't looked at."""
-    offsets: Any = column
-    at = np.flatnonzero(np.diff(offsets.offsets.to_numpy()) == len(expected))
+    lists: Any = column
+    at = np.flatnonzero(np.diff(lists.offsets.to_numpy()) == len(expected))
     found = np.zeros(len(column), np.bool_)
     if len(at):
-        found[at] = [one == expected for one in column.take(pa.array(at)).to_pylist()]
+        found[at] = [one == expected for one in lists.take(pa.array(at)).to_pylist()]
     return pa.array(found)

@@ -30,6 +30,7 @@ from penstock.core.delta import OFFSET, TIME, WATERMARK
 from penstock.engine.attempts import OFFSET_OUT_OF_RANGE, input_gone
 from penstock.engine.letters.box import LetterBox
 from penstock.engine.letters.culprits import Guard
+from penstock.engine.letters.failures import within
 from penstock.engine.letters.letters import Letters
 from penstock.engine.letters.reasons import Reasons
 from penstock.engine.letters.steps import stepped
@@ -171,7 +172,10 @@ class LaneBatch:
         if level == 0:
             for split in self.plan.splits:
                 if split.lane == self.lane:
-                    self.run_split(split)
+                    with within(
+                        f"{split.topic}/{split.partition}, offsets {split.start} to {split.end}"
+                    ):
+                        self.run_split(split)
             return
         for placed in self.job.physical.placed.values():
             if placed.level == level and not placed.fused:
@@ -391,9 +395,9 @@ class LaneBatch:
             self._finish(readers, [[] for _ in readers], placed.node, shard)
             return
         state = self.hot.open(placed, shard, self.files, known)
-        result, refused = stepped(
-            self.guard, placed, state, inputs, functools.partial(self._context, placed, shard)
-        )
+        of_attempt = functools.partial(self._context, placed, shard)
+        with within(f"{placed.title}, shard {shard}"):
+            result, refused = stepped(self.guard, placed, state, inputs, of_attempt)
         if placed.id not in self.job.lettered:
             self._bury_rows(placed, shard, [*result.refused, *refused])
         description = result.state.describe()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import traceback
 from collections.abc import Iterator
 
 from penstock.engine.lanes.connection import Connection, connect
@@ -22,11 +21,10 @@ from penstock.engine.lanes.messages import (
     Stop,
     Written,
 )
+from penstock.engine.letters.failures import described
 from penstock.engine.plan import Plan
 from penstock.engine.states.hot import Hot
-from penstock.engine.store import Json
 from penstock.engine.tasks import Job, LaneBatch
-from penstock.errors import PenstockError
 
 __all__ = ["serve"]
 
@@ -116,7 +114,7 @@ class _Runner:
         except (_AbortedError, _StoppedError, EOFError):
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, its text must reach the user
-            self.control.send(Failed(go.ticket, _described(error)))
+            self.control.send(Failed(go.ticket, described(error)))
             return
         self.control.send(Report(go.ticket, report))
 
@@ -158,17 +156,3 @@ def _beating(control: Connection) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-
-
-def _described(error: Exception) -> Json:
-    """An error as JSON, for the driver to raise."""
-    if isinstance(error, PenstockError):
-        return {"type": type(error).__name__, "text": str(error), "retriable": error.retriable}
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    text = f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})"
-    retriable = isinstance(error, OSError | MemoryError)
-    return {
-        "type": "PenstockError",
-        "text": f"expected a task to work; found {text}",
-        "retriable": retriable,
-    }

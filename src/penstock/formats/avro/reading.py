@@ -252,14 +252,14 @@ def _field(node: Any, names: Names) -> _Field:
     name, more = (node, {}) if isinstance(node, str) else (node.get("type"), node)
     known = names.find(name) if isinstance(name, str) else None
     if known is not None:
-        found = names.types[known]
+        found: _Field | None = names.types[known]
         if found is None:
             raise SchemaError(f"expected a type that isn't within itself; found {name!r}")
         return found
     if isinstance(more.get("name"), str) and name in ("record", "enum", "fixed"):
         inner, full = names.defined(more)
-        names.types[full] = found = _kind(name, more, inner)
-        return found
+        names.types[full] = made = _kind(name, more, inner)
+        return made
     return _kind(name, more, names)
 
 
