@@ -9,11 +9,13 @@ Penstock's own columns begin with `$`; a user's can't.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from penstock.core.vectors import Vector
 
 WEIGHT: Final = "$weight"  # int64
 TIME: Final = "$time"  # timestamp, the event time of a row
@@ -66,3 +68,55 @@ def weights(delta: pa.Table) -> np.ndarray | None:
 def rows(delta: pa.Table) -> pa.Table:
     """The delta's columns without the weight."""
     return delta.drop_columns([WEIGHT]) if WEIGHT in delta.column_names else delta
+
+
+PLACEHOLDER: Final = "__debezium_unavailable_value"
+"""What stands for a large value that an update didn't change, as PostgreSQL doesn't send it: this text, its
+bytes, or an array or a map of them (Debezium's `unavailable.value.placeholder`)."""
+_BYTES: Final = PLACEHOLDER.encode()
+
+
+def may_be_unchanged(type_: pa.DataType) -> bool:
+    """Whether a column can have the placeholder."""
+    return _placeholder(type_) is not None
+
+
+def are_unchanged(column: pa.Array) -> Vector | None:
+    """bool[n]: which values of a column are the placeholder; None: no one is."""
+    expected = _placeholder(column.type)
+    if expected is None:
+        return None
+    if not pa.types.is_nested(column.type):
+        found: Any = pc.equal(column, pa.scalar(expected, column.type))
+    elif pa.types.is_map(column.type):
+        found = _are_equal(column, [*expected.items()])
+    else:
+        found = _are_equal(column, expected)
+    made = pc.fill_null(found, False).to_numpy(zero_copy_only=False)  # noqa: FBT003
+    return made if made.any() else None
+
+
+def _placeholder(type_: pa.DataType) -> Any:
+    """The placeholder in a column of a type; None: it can't have it."""
+    if pa.types.is_string(type_):
+        return PLACEHOLDER
+    if pa.types.is_binary(type_):
+        return _BYTES
+    if pa.types.is_map(type_):
+        return {PLACEHOLDER: PLACEHOLDER} if pa.types.is_string(type_.item_type) else None
+    if pa.types.is_list(type_):
+        if pa.types.is_integer(type_.value_type):
+            return [*_BYTES]
+        inner = _placeholder(type_.value_type)
+        return None if inner is None else [inner]
+    return None
+
+
+def _are_equal(column: pa.Array, expected: list[Any]) -> pa.Array:
+    """bool[n]: which lists are the expected one; those of another length aren't looked at."""
+    lists: Any = column
+    at = np.flatnonzero(np.diff(lists.offsets.to_numpy()) == len(expected))
+    found = np.zeros(len(column), np.bool_)
+    if len(at):
+        found[at] = [one == expected for one in lists.take(pa.array(at)).to_pylist()]
+    return pa.array(found)

@@ -20,13 +20,12 @@ from penstock.sql.queries import compile_tree
 from penstock.sql.relation import Relation, quoted
 from penstock.sql.rules.columns import by_position, with_columns
 from penstock.sql.rules.constants import with_values
-from penstock.sql.rules.division import with_divisions
 from penstock.sql.rules.filters import with_cases
 from penstock.sql.rules.first_rows import with_first_rows
 from penstock.sql.rules.lists import with_lists
 from penstock.sql.rules.names import columns_of, tables_of
 from penstock.sql.rules.pivots import without_pivots
-from penstock.sql.rules.reading import read
+from penstock.sql.rules.reading import read, with_divisions
 from penstock.sql.rules.temporal import clocks_of, with_bounds, without_bounds
 from penstock.sql.rules.unnesting import with_series
 from penstock.sql.rules.unsupported import check_supported

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from tests.effort import examples
 from tests.ops.contract import Contract, counted, delta
 
-from penstock.core.delta import DELETED
-from penstock.core.unchanged import PLACEHOLDER
+from penstock.core.delta import DELETED, PLACEHOLDER
 from penstock.ops import Upserts
 
 SCHEMA = pa.schema(

@@ -16,7 +16,7 @@ import orjson
 
 from penstock.capture._envelope import Values
 from penstock.capture._postgres import _texts
-from penstock.core.unchanged import PLACEHOLDER
+from penstock.core.delta import PLACEHOLDER
 
 __all__ = ["PLACEHOLDER", "Convert", "Type", "Types", "converter", "is_bool", "placeholder", "zero"]
 

@@ -4,7 +4,7 @@
 
 A key's changes lie in one partition of the topic, and their order there decides: an update takes the row of
 before back. Changes that come to nothing within a batch give nothing. A column that an update gives as
-unchanged (`penstock.core.unchanged`) keeps the value of the row before; where there is none, what was given
+unchanged (`penstock.core.delta`) keeps the value of the row before; where there is none, what was given
 stays.
 """
 
@@ -18,9 +18,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.delta import DELETED
+from penstock.core.delta import DELETED, are_unchanged, may_be_unchanged
 from penstock.core.schema import Schema
-from penstock.core.unchanged import are_unchanged, may_be_unchanged
 from penstock.core.vectors import Vector, from_int64, raw
 from penstock.ops.bases import Timeless, changes_of
 from penstock.ops.kept import Kept

@@ -5,6 +5,7 @@ t.tags.list_sort()[1]          ->  list_sort(t.tags)[1]
 (a || b).substr(1, 2).lower()  ->  lower(substr((a || b), 1, 2))
 k IN [1, NULL]                 ->  k IN list_value(1, NULL)   it would be k IN (1, NULL), and never false
 SESSION(clicks, …)             ->  a function; in some dialects the word is one of its own
+x / 2                          ->  x // 2  of integers, in PostgreSQL's dialect and others
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ from itertools import pairwise
 from typing import Final
 
 from sqlglot import Dialect, exp
+from sqlglot.optimizer.annotate_types import annotate_types
 from sqlglot.tokenizer_core import Token, TokenType
 
+from penstock.errors import SchemaError
 from penstock.sql.places import unplaced
 
-__all__ = ["read"]
+__all__ = ["read", "with_divisions"]
 
+_UNKNOWN: Final = (exp.DataType.Type.UNKNOWN, exp.DataType.Type.NULL)
 SCHEMAS: Final = {"main", "pg_catalog", "information_schema", "system"}
 
 
@@ -97,3 +101,39 @@ def _before(node: exp.Expression) -> exp.Expression:
         return before
     names = [part for part in (node.args.get(one) for one in ("catalog", "db", "table")) if part]
     return exp.Dot.build(names) if len(names) > 1 else names[0]
+
+
+def with_divisions(tree: exp.Expr, schema: dict[str, object]) -> exp.Expr:
+    """The query with `//` where a dialect's `/` is of integers.
+
+    Args:
+        tree: its names qualified.
+        schema: the tables' columns and their types.
+
+    Raises:
+        SchemaError: the type of a side isn't known.
+    """
+    divisions = [one for one in tree.find_all(exp.Div) if one.args.get("typed")]
+    if not divisions:
+        return tree
+    annotate_types(tree, schema=schema, dialect="duckdb")
+    for one in reversed(divisions):  # inner ones first
+        sides = [_type(one.this), _type(one.expression)]
+        if all(side in exp.DataType.INTEGER_TYPES for side in sides):
+            one.replace(exp.IntDiv(this=one.this, expression=one.expression))
+        elif any(side in _UNKNOWN for side in sides):
+            raise SchemaError(
+                "expected a division of known types, on which its result depends in this dialect; found "
+                f"{one.sql(dialect='duckdb')!r}. Cast both sides, as in CAST(x AS BIGINT)"
+            )
+        else:
+            one.args.pop("typed")
+    return tree
+
+
+def _type(node: exp.Expr) -> object:
+    if isinstance(node, exp.Paren):
+        return _type(node.this)
+    if isinstance(node, exp.IntDiv):
+        return exp.DataType.Type.BIGINT
+    return exp.DataType.Type.UNKNOWN if node.type is None else node.type.this
