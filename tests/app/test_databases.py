@@ -76,6 +76,16 @@ def test_several_targets_follow_one_topic_of_windows(tmp_path) -> None:
     assert len(app.databases("127.0.0.1:1").sinks) == 6
 
 
+def test_a_target_that_does_not_tell_rows_apart_is_refused_with_the_program(tmp_path) -> None:
+    """Its keys have fewer columns than the table's: that is known before anything runs."""
+    app = ps.App("shop", directory=tmp_path)
+    orders = app.stream("orders", "id BIGINT NOT NULL, status STRING NOT NULL")
+    found = orders.group_by("id", "status").agg(n=ps.count())
+    target = ps.sinks.redis("redis://localhost", table="orders:{id}")
+    with pytest.raises(FlowError, match=r"each column of the key \(id, status\) once"):
+        app.sink(found, target)
+
+
 def test_columns_and_key_are_the_database_s(server, tmp_path) -> None:
     """A table with a source needs neither a schema nor a key."""
     app = program(server, tmp_path)

@@ -159,3 +159,19 @@ def test_a_wrong_command_says_what_was_expected(
     assert message in done.err
     assert "Traceback" not in done.err
     assert "the page is at" not in done.err, "there is none when the command ends"
+
+
+def test_programs_that_are_checked_together_agree_on_keys(penstock: Any, tmp_path: Path) -> None:
+    """A table has the key that another program writes its topic with."""
+    (tmp_path / "a.sql").write_text(
+        "SET name = 'a'; CREATE STREAM s (id BIGINT, status STRING); "
+        "CREATE SINK w INTO found AS SELECT id, status, count(*) AS n FROM s GROUP BY id, status;"
+    )
+    (tmp_path / "b.sql").write_text(
+        "SET name = 'b'; CREATE TABLE found (id BIGINT PRIMARY KEY, status STRING, n BIGINT);\n"
+        "CREATE MATERIALIZED VIEW v AS SELECT count(*) AS n FROM found;"
+    )
+    done = penstock("check", "a.sql", "b.sql")
+    assert done.code == 1
+    assert "the key of its topic, id, status, which a.sql writes; found id" in done.err
+    assert "a.sql: no errors" in done.out

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.effort import examples
 
 import penstock as ps
+from penstock.errors import FlowError
 from penstock.ops.keyed.upserts import Upserts
 
 SCHEMA = "id BIGINT, name STRING NOT NULL, n INT"
@@ -33,6 +34,25 @@ def test_a_table_follows_its_topic() -> None:
     assert run.view("named").rows() == [{"name": "b", "n": 3}]
     [letter] = run.dead_letters()
     assert letter.headers["penstock.reason"].endswith("in the record's key")
+
+
+def test_a_record_whose_key_has_other_columns_is_a_dead_letter() -> None:
+    """A tombstone of one of the topic's rows doesn't delete another; a new table of it is refused."""
+    app = ps.App("p")
+    app.view("users", app.table("users", SCHEMA, key="id"))
+    run = ps.testing.run(app)
+    run.send("users", id=1, name="a", n=3)
+    for value in (b'{"id":1,"name":"b"}', None):
+        run.send_raw("users", value, key='{"id":1,"name":"a"}')
+    assert run.view("users").rows() == [{"id": 1, "name": "a", "n": 3}]
+    assert ["found name in it" in r.headers["penstock.reason"] for r in run.dead_letters()] == [
+        True,
+        True,
+    ]
+    new = ps.App("p")
+    new.view("users", new.table("users", SCHEMA + ", more INT", key="id"))
+    with pytest.raises(FlowError, match=r"table 'users'.* Use the topic's key: id, name"):
+        run.change(new)
 
 
 def test_what_nothing_comes_to_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

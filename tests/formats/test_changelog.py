@@ -105,6 +105,34 @@ def test_a_key_is_the_text_of_its_column(type_: str, key: bytes, value: Any) -> 
     assert found == value or str(found) == value
 
 
+@pytest.mark.parametrize("kind", ["json", "debezium"])
+def test_a_key_with_other_columns_is_of_another_table(kind: str) -> None:
+    """Rows and tombstones of it are bad, as the table has one row where the topic may have several."""
+    row = ROW if kind == "json" else {"op": "c", "after": ROW}
+    wide = {"id": 1, "name": "a"}
+    found = changes(
+        [
+            ({"id": 1}, row),
+            (wide, row),
+            (wide, None),
+            ({"schema": {}, "payload": wide}, row),
+            ({"name": "a"}, row),
+        ],
+        kind,
+    )
+    assert triples(found) == [(0, False, (1, "a", 2)), (4, False, (1, "a", 2))]
+    assert found.bad_rows.tolist() == [1, 2, 3]
+    assert "the rows (id); found name in it as well" in found.reasons[0]
+    assert found.reasons[0].endswith("Use the topic's key: id, name")
+
+
+def test_without_a_key_tombstones_are_no_change() -> None:
+    """Rows are taken, whatever the record's key is."""
+    found = changes([({"id": 1, "name": "a"}, ROW), (b"1", None), (None, None)], "json", key=())
+    assert triples(found) == [(0, False, (1, "a", 2))]
+    assert not found.reasons
+
+
 def test_a_text_key_that_is_no_text_is_bad() -> None:
     """The others of the batch are read."""
     schema = Schema.parse("k STRING NOT NULL")
@@ -264,6 +292,7 @@ def test_members_are_those_that_a_parser_finds(
             part = found.of[name]
             mine = json.loads(part.text(i)) if part.known[i] else None
             assert mine == wanted.get(name)
+        assert found.others[i] == (not wanted.keys() <= set(names))
 
 
 def base64_of(value: Decimal, scale: int) -> str:

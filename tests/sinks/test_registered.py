@@ -139,3 +139,18 @@ def test_a_registry_goes_with_its_formats(topic: Topic, tmp_path: Path, settings
     target = sqlite(tmp_path / "t.db", table="users")
     with pytest.raises(UserError, match=r"expected registry=.* with format='avro'"):
         Sink(target, topic.name, SCHEMA, key="id", **settings)
+
+
+@pytest.mark.parametrize("format_", ["avro", "json-schema", "protobuf"])
+def test_a_key_with_other_columns_is_a_dead_letter(
+    topic: Topic, registry: RegistryServer, tmp_path: Path, format_: Any
+) -> None:
+    """By the schema of the record's key, where it has one: rows and tombstones alike."""
+    [row] = written(registry.url, topic.name, format_, [{"id": 1, "name": "ann"}])
+    keys = [row, b"1", row, b'{"id":1,"name":"ann"}', b"2"]
+    send(topic, keys, [row, row, None, None, None])
+    target = sqlite(tmp_path / "t.db", table="users")
+    settings: Any = {"key": "id", "log": topic.log, "format": format_, "registry": registry.url}
+    done = Sink(target, topic.name, SCHEMA, **settings).run(until=lambda done: done.lag == 0)
+    assert rows(tmp_path / "t.db") == [(1, "ann")]
+    assert (done.upserts, done.deletes, done.dead) == (1, 1, 3)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 
 import numpy as np
 import orjson
 import pyarrow as pa
 import pytest
 
-from penstock.client import Client
+from penstock.client import Client, Producer
 from penstock.client.topic_admin import TopicAdmin
 from penstock.core.schema import Schema
 from penstock.errors import FencedError, UserError
-from penstock.sinks import Sink, _sink, mysql
+from penstock.sinks import Sink, _sink, mysql, sqlite
 from penstock.sinks._targets import mysql as mysql_target
 from penstock.sinks._targets import postgres as postgres_target
 from penstock.sinks._targets.contract import Batch, Rows
@@ -95,6 +96,40 @@ def test_records_that_do_not_fit_are_dead_letters(place, topic) -> None:
     topic.send({"id": 1, "name": "ann"}, {"id": "x"}, {"id": 2, "name": "bob"})
     assert follow(place, topic).dead == 1
     assert place.rows("SELECT id FROM users ORDER BY id") == [(1,), (2,)]
+
+
+def wide(topic, id_: int, name: str | None, status: str = "open") -> None:
+    """Sends a row of a table whose key is (id, status), or its tombstone."""
+    key = orjson.dumps({"id": id_, "status": status})
+    value = None if name is None else orjson.dumps({"id": id_, "name": name})
+    with Producer(topic.log) as producer:
+        columns = pa.array([key], pa.binary()), pa.array([value], pa.binary())
+        producer.send(topic.name, 0, *columns, np.zeros(1, np.int64))
+
+
+def test_a_new_sink_whose_key_is_not_the_topics_is_refused(tmp_path, topic) -> None:
+    """What its newest records are keyed by is known before anything is written."""
+    wide(topic, 1, "a")
+    with pytest.raises(UserError, match=r"found status in it as well.*Use the topic's key: id"):
+        Sink(
+            sqlite(tmp_path / "t.db", table="users"), topic.name, SCHEMA, key="id", log=topic.log
+        ).run()
+
+
+def test_records_with_a_wider_key_are_dead_letters(tmp_path, topic) -> None:
+    """A tombstone of one of a topic's rows doesn't delete another of its rows; the sink goes on."""
+    topic.send({"id": 1, "name": "a"})
+    target = sqlite(tmp_path / "t.db", table="users")
+    sink = Sink(target, topic.name, SCHEMA, key="id", log=topic.log)
+    sink.run(until=lambda done: done.lag == 0)
+    for name in ("b", None):
+        wide(topic, 1, name)
+    done = Sink(target, topic.name, SCHEMA, key="id", log=topic.log).run(
+        until=lambda done: done.lag == 0
+    )
+    assert (done.upserts, done.deletes, done.dead) == (0, 0, 2)
+    with sqlite3.connect(tmp_path / "t.db") as sql:
+        assert sql.execute("SELECT id, name FROM users").fetchall() == [(1, "a")]
 
 
 def test_without_a_key_rows_are_appended(place, topic) -> None:

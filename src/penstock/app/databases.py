@@ -248,6 +248,7 @@ class DatabaseFlow(SqlFlow):
             raise FlowError(f"expected each sink once; found two called {own!r}. Give name=…")
         batching = {"pace_s": pace_s, "batch_records": batch_records}
         schema = output.node.schema
+        _check_rows(target, between, schema, key)
         self._followers[own] = _Sink(own, target, between, schema, key, written, batching)
 
     def _create_sink(self, statement: Statement, dialect: str) -> None:
@@ -340,6 +341,17 @@ class DatabaseFlow(SqlFlow):
             )
             for one in self._followers.values()
         ]
+
+
+def _check_rows(target: Target, topic: str, schema: Schema, key: tuple[str, ...]) -> None:
+    """Checks what can be known of a target before it is asked."""
+    from penstock.sinks._targets.contract import Choosing, Rows
+
+    if isinstance(target, Choosing):
+        try:
+            target.check_rows(Rows(topic, schema, key))
+        except UserError as error:
+            raise FlowError(str(error)) from None
 
 
 class Running:

@@ -16,6 +16,7 @@ from penstock.engine.log import KafkaLog, Log
 from penstock.engine.physical import Physical, compile_graph
 from penstock.engine.plan import SWITCH, Execute, Limits, Settings, Work
 from penstock.engine.savepoints import go_back
+from penstock.engine.source import check_table_key
 from penstock.engine.spark.host import SparkHost
 from penstock.engine.spark.session import Spark
 from penstock.engine.store import KEPT, VERSIONS_KEPT, Json, Store, open_files
@@ -432,6 +433,7 @@ def lay_out(
     outputs[dead_letter_topic] = log.ensure_topic(dead_letter_topic, 1)
     for one in graph.outputs:
         register_schemas(one, log)
+    _check_tables(graph, log, version or {"sources": {}})
     unkeyed: set[str] = set()
     if version is not None:
         known = version["partitions"]
@@ -441,6 +443,16 @@ def lay_out(
     physical = compile_graph(graph, partitions, shards or cores, frozenset(unkeyed))
     lanes = max(1, min(cores, sum(partitions.values())))
     return Target(physical, outputs, dead_letter_topic, lanes)
+
+
+def _check_tables(graph: Graph, log: Log, version: Json) -> None:
+    """Checks the keys of the tables that a version doesn't have."""
+    own = {source.topic: source for source in graph.sources}
+    known = version.get("sources", {t: one.identity for t, one in own.items()})
+    new = [t for t, one in own.items() if one.changelog and known.get(t) != one.identity]
+    first, ends = log.start_offsets(new), log.end_offsets(new)
+    for topic in new:
+        check_table_key(own[topic], log, first[topic], ends[topic])
 
 
 def assemble(

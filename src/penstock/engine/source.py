@@ -8,7 +8,7 @@ higher). So whether a row is late depends on the log alone, not on how it was cu
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from penstock.client.schemas import registered_kinds, registered_schemas
 from penstock.core.delta import DELETED, OFFSET, TIME, WATERMARK
 from penstock.core.keymatch import keys_match
+from penstock.core.names import built
 from penstock.core.schema import TIMESTAMP
 from penstock.core.time import (
     EVENT_MAX_US,
@@ -32,15 +33,17 @@ from penstock.core.vectors import from_int64, int64s
 from penstock.engine.letters.culprits import Guard
 from penstock.engine.letters.letters import Letters
 from penstock.engine.letters.reasons import Reasons
+from penstock.engine.log import Log
 from penstock.engine.plan import AHEAD_MAX_US, Split
 from penstock.engine.watermarks import no_producers
+from penstock.errors import FlowError
 from penstock.expr import EvaluationError, Expression
 from penstock.expr.columnar import UnfitError, compute
 from penstock.expr.duck import evaluate
 from penstock.expr.failing import guarded
 from penstock.flow.graph import Source
 from penstock.flow.times import Header
-from penstock.formats.changelog import ChangelogDecoder
+from penstock.formats.changelog import NEWEST_RECORDS, ChangelogDecoder, other_key
 from penstock.formats.lines import Decoder, decoder_for
 from penstock.formats.registered import Encoded, RegisteredChangelog, registered_changelog
 from penstock.ops.lateness import marks_before
@@ -49,7 +52,7 @@ from penstock.ops.windows import NOTHING_YET_US
 from penstock.wire.columns import Records
 from penstock.wire.headers import header_values
 
-__all__ = ["SourceReader"]
+__all__ = ["SourceReader", "check_table_key"]
 
 Changelog = ChangelogDecoder | RegisteredChangelog
 STAMP_MIN_MS: Final = (
@@ -290,6 +293,30 @@ class SourceReader:
         assert self._chunk is not None
         texts = reasons if isinstance(reasons, pa.Array) else pa.array(reasons, pa.string())
         self._dead.append(Letters.of_records(self._chunk, rows, texts))
+
+
+def check_table_key(
+    source: Source, log: Log, first: Mapping[int, int], ends: Mapping[int, int]
+) -> None:
+    """Checks that the key of a table that is new is its topic's, as far as the newest records show.
+
+    Later records with another key are dead letters.
+
+    Raises:
+        FlowError: the topic's key has other columns as well.
+    """
+    decoder = _decoder(source, None)
+    if not isinstance(decoder, Changelog):
+        return
+    for partition, end in ends.items():
+        begin = max(first.get(partition, 0), end - NEWEST_RECORDS)
+        fault = (
+            other_key(decoder, log.read(source.topic, partition, begin, end))
+            if begin < end
+            else None
+        )
+        if fault is not None:
+            raise FlowError(f"the table {source.topic!r}{built(source.built_at)}: {fault}")
 
 
 def _decoder(source: Source, columns: frozenset[str] | None) -> Decoder | Changelog:

@@ -25,7 +25,7 @@ _LENGTHS_IN = types.Array(types.int32, 1, "C", readonly=True)
 
 
 @inlined
-def _find_in_row(buffer, p, end, row, fields, keys, table, at, size):
+def _find_in_row(buffer, p, end, row, fields, keys, table, at, size, others):
     """Finds the members of one row: `OK` or `SLOW`."""
     p = skip_space(buffer, p, end)
     if p >= end or buffer[p] != 123:
@@ -45,6 +45,8 @@ def _find_in_row(buffer, p, end, row, fields, keys, table, at, size):
             if field >= 0:
                 at[field, row] = begin
                 size[field, row] = -1 if is_null(buffer, begin, end) else p - begin
+            else:
+                others[row] = 1
             p = skip_space(buffer, p, end)
             if p >= end:
                 return SLOW
@@ -69,11 +71,12 @@ def _find_in_row(buffer, p, end, row, fields, keys, table, at, size):
         types.int64[:, ::1],
         types.int32[:, ::1],
         U8_OUT,
+        U8_OUT,
     ),
     cache=True,
     nogil=True,
 )
-def find_members(buffer, start, length, fields, keys, table, at, size, status):
+def find_members(buffer, start, length, fields, keys, table, at, size, others, status):
     """Finds the members of every row, and sets its status.
 
     Args:
@@ -85,6 +88,7 @@ def find_members(buffer, start, length, fields, keys, table, at, size, status):
         table: from a name to its member, likewise.
         at: by member and row, where its value begins.
         size: likewise, its bytes; -1 where there is none, or null.
+        others: by row, 1 where the object has another member.
         status: `OK` or `SLOW`.
 
     Returns:
@@ -96,11 +100,14 @@ def find_members(buffer, start, length, fields, keys, table, at, size, status):
         for field in range(len(fields)):
             at[field, row] = 0
             size[field, row] = -1
+        others[row] = 0
         state = SLOW
         if n > 0:
             if begin < 0 or begin > len(buffer) - n:
                 return ~row
-            state = _find_in_row(buffer, begin, begin + n, row, fields, keys, table, at, size)
+            state = _find_in_row(
+                buffer, begin, begin + n, row, fields, keys, table, at, size, others
+            )
             if state == SLOW:
                 for field in range(len(fields)):
                     size[field, row] = -1

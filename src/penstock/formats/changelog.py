@@ -14,7 +14,8 @@ The rules, by format; a record without a value (a *tombstone*) deletes its key i
   `data`. The beginning and end of a bootstrap are no change.
 
 A record's key is the text of the key column, or a JSON object with the key columns, alone or as the
-`payload` next to a `schema`.
+`payload` next to a `schema`. An object that has other columns as well is another table's key: the topic may
+have several rows where this table has one, so the record is bad, be it a row or a tombstone.
 
 A record that doesn't fit is bad, with a reason; the others aren't touched by it.
 """
@@ -22,10 +23,10 @@ A record that doesn't fit is bad, with a reason; the others aren't touched by it
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Context, Decimal
-from typing import Any, Final, Literal, TypeAlias, cast, get_args
+from typing import Any, Final, Literal, Protocol, TypeAlias, cast, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +35,7 @@ import pyarrow.compute as pc
 from penstock.core import vectors
 from penstock.core.schema import TIME_OF_DAY, TIMESTAMP, Schema
 from penstock.core.time import DAY_US, INSTANT_MAX_US, INSTANT_MIN_US
+from penstock.formats._json_slow import parse
 from penstock.formats.json import Decoded, JsonDecoder
 from penstock.formats.members import MemberFinder, Texts
 from penstock.wire.columns import Records, gather_column, header
@@ -41,16 +43,20 @@ from penstock.wire.columns import Records, gather_column, header
 __all__ = [
     "EMPTIED",
     "FORMATS",
+    "NEWEST_RECORDS",
     "ChangelogDecoder",
     "ChangelogFormat",
     "Changes",
     "Gathered",
+    "other_key",
     "unscaled_decimals",
 ]
 
 ChangelogFormat: TypeAlias = Literal["json", "debezium", "debezium-precise", "maxwell"]
 FORMATS: Final = get_args(ChangelogFormat)
 
+NEWEST_RECORDS: Final = 100
+"""Of a partition, that are read to see which key a topic has before it is followed; the last one counts."""
 EMPTIED: Final = "penstock.emptied"
 """A header of truncations behind which there is a deletion of each key."""
 _INSTANTS_US: Final = (INSTANT_MIN_US, INSTANT_MAX_US)
@@ -75,6 +81,7 @@ class Changes:
         deleted: bool[changes], which of them are deletions.
         bad_rows: the indexes of the records that don't fit, int64, ascending.
         reasons: for each of those, what was expected and what was found.
+        foreign: the indexes of those whose key is another table's.
     """
 
     columns: pa.RecordBatch
@@ -82,6 +89,15 @@ class Changes:
     deleted: np.ndarray
     bad_rows: np.ndarray
     reasons: list[str]
+    foreign: frozenset[int] = frozenset()
+
+
+class Decoding(Protocol):
+    """What makes changes of records."""
+
+    def decode(self, records: Records) -> Changes:
+        """The changes that some records are."""
+        ...
 
 
 class Gathered:
@@ -91,6 +107,7 @@ class Gathered:
         self.schema = schema
         self.parts: list[tuple[np.ndarray, bool, pa.RecordBatch]] = []
         self.bad: dict[int, str] = {}
+        self.foreign: set[int] = set()
 
     def add(self, rows: np.ndarray, decoded: Decoded, *, deleted: bool) -> None:
         """Takes what was decoded of the records of some indexes."""
@@ -104,8 +121,25 @@ class Gathered:
         for row, reason in zip(rows.tolist(), causes, strict=True):
             self.bad.setdefault(row, reason)
 
+    def refuse_key(self, rows: np.ndarray, key: Sequence[str], others: Sequence[str]) -> None:
+        """Takes records whose key has columns besides the table's.
+
+        A change of such a record is one of several rows of the table's key: a deletion would delete the
+        others.
+        """
+        mine, more = ", ".join(key), ", ".join(others)
+        self.foreign.update(rows.tolist())
+        self.refuse(
+            rows,
+            f"expected the record's key to be that of the rows ({mine}); found {more} in it as well: the "
+            f"topic may have several rows of one {mine}. Use the topic's key: {', '.join([*key, *others])}",
+        )
+
     def finish(self) -> Changes:
         """All of it, in the records' order, and of one record in the order that it was taken."""
+        return replace(self._finish(), foreign=frozenset(self.foreign))
+
+    def _finish(self) -> Changes:
         parts = [self._whole(*part) for part in self.parts]
         if self.bad:
             parts = [p for p in map(self._without_bad, parts) if len(p[0])]
@@ -150,7 +184,7 @@ class ChangelogDecoder:
 
     Args:
         schema: of the rows.
-        key: the columns that identify them, which are NOT NULL.
+        key: the columns that identify them, which are NOT NULL; without any, deletions are no change.
         format: of the records' values.
         micros: columns of TIMESTAMP and TIME whose integers are microseconds.
         unscaled: columns whose decimals are base64; None: as `format` says.
@@ -167,12 +201,13 @@ class ChangelogDecoder:
         self.schema, self.key, self.format = schema, key, format
         if unscaled is None:
             unscaled = schema.names if format == "debezium-precise" else ()
-        keys = Schema(tuple(schema[name] for name in key))
+        names = key or schema.names[:1]  # a schema has columns; without a key none of them is read
+        keys = Schema(tuple(schema[name] for name in names))
         self._rows, self._keys = (_row_decoder(one, micros, unscaled) for one in (schema, keys))
         self._olds = JsonDecoder(Schema(tuple(replace(f, required=False) for f in keys)))
         # What is NOT NULL in a row may be NULL in a deletion.
         self._arrow = pa.schema([pa.field(field.name, field.type) for field in schema])
-        self._wrapped, self._members = MemberFinder(["payload"]), MemberFinder(key)
+        self._wrapped, self._members = MemberFinder(["payload"]), MemberFinder(names)
         members = ["type", "data", "old"] if format == "maxwell" else ["op", "before", "after"]
         self._envelope = MemberFinder([*members, "payload"])
 
@@ -187,6 +222,7 @@ class ChangelogDecoder:
         keys = Texts(records.buffer, records.key_start, records.key_length)
         gone = np.flatnonzero(~values.known)
         rows = np.flatnonzero(values.known) if len(gone) else np.arange(len(records))
+        self.refuse_wider(gathered, keys, np.arange(len(records)))
         self.delete_by_key(gathered, keys, gone)
         match self.format:
             case "json":
@@ -297,7 +333,7 @@ class ChangelogDecoder:
 
     def delete_by_key(self, gathered: Gathered, keys: Texts, rows: np.ndarray) -> None:
         """Deletes what the keys of some records name."""
-        if not len(rows):
+        if not len(rows) or not self.key:
             return
         known = keys.known[rows]
         gathered.refuse(
@@ -305,7 +341,7 @@ class ChangelogDecoder:
             "expected the key of what is deleted; found a record without value and key",
         )
         rows = rows[known]
-        keys, complete = self._payloads(keys.take(rows))
+        keys, complete, _ = self._payloads(keys.take(rows))
         objects = keys.first() == _BRACE
         texts = np.zeros(len(rows), np.bool_)
         if len(self.key) == 1:
@@ -321,24 +357,46 @@ class ChangelogDecoder:
         reasons = [f"{reason}, in the record's key" for reason in decoded.reasons]
         gathered.add(rows[~texts], replace(decoded, reasons=reasons), deleted=True)
 
-    def _payloads(self, keys: Texts) -> tuple[Texts, np.ndarray]:
-        """Keys, those that are wrapped without the wrapping; and which are objects that have the columns."""
-        complete = np.zeros(len(keys), np.bool_)
+    def refuse_wider(self, gathered: Gathered, keys: Texts, rows: np.ndarray) -> None:
+        """Refuses those of some records whose key has columns besides the table's."""
+        if not self.key:
+            return
+        objects = rows[keys.first()[rows] == _BRACE]
+        if not len(objects):
+            return
+        inner, _, wider = self._payloads(keys.take(objects))
+        for at in np.flatnonzero(wider).tolist():
+            names = parse(inner.text(at)).keys()
+            others = [name for name in names if name not in self.key]
+            gathered.refuse_key(objects[at : at + 1], self.key, others)
+
+    def _payloads(self, keys: Texts) -> tuple[Texts, np.ndarray, np.ndarray]:
+        """Keys, those that are wrapped without the wrapping.
+
+        Returns:
+            The keys; which are objects that have all the columns; which of these have others as well.
+        """
+        complete, wider = np.zeros(len(keys), np.bool_), np.zeros(len(keys), np.bool_)
         some = np.flatnonzero(keys.first() == _BRACE)
         if not len(some):
-            return keys, complete
-        found = self._wrapped.find(keys.take(some))
-        payload = found.of["payload"]
-        wrapped = (
-            np.flatnonzero(payload.first() == _BRACE) if "payload" not in self.key else some[:0]
-        )
-        start, length = keys.start.copy(), keys.length.copy()
-        start[some[wrapped]] = payload.start[wrapped]
-        length[some[wrapped]] = payload.length[wrapped]
+            return keys, complete, wider
+        complete[some], wider[some] = self._columns_of(keys.take(some))
+        rest = some[~complete[some]]
+        if not len(rest) or "payload" in self.key:
+            return keys, complete, wider
+        payload = self._wrapped.find(keys.take(rest)).of["payload"]
+        wrapped = np.flatnonzero(payload.first() == _BRACE)
+        inside, start, length = rest[wrapped], keys.start.copy(), keys.length.copy()
+        start[inside], length[inside] = payload.start[wrapped], payload.length[wrapped]
         keys = Texts(payload.buffer, start, length)
-        members = self._members.find(keys.take(some)).of.values()
-        complete[some] = np.logical_and.reduce([one.known for one in members])
-        return keys, complete
+        complete[inside], wider[inside] = self._columns_of(keys.take(inside))
+        return keys, complete, wider
+
+    def _columns_of(self, objects: Texts) -> tuple[np.ndarray, np.ndarray]:
+        """Of objects: which have all the key's columns, and which of these have others as well."""
+        found = self._members.find(objects)
+        complete = np.logical_and.reduce([one.known for one in found.of.values()])
+        return complete, complete & found.others
 
     def _delete_texts(self, gathered: Gathered, keys: Texts, rows: np.ndarray) -> None:
         """Deletes the rows whose key column has some text."""
@@ -440,6 +498,18 @@ class _PreciseDecoder:
         bad_rows = np.array(sorted(bad), np.int64)
         reasons = [bad[row] for row in bad_rows.tolist()]
         return Decoded(batch.filter(pa.array(fits)), found.rows[fits], bad_rows, reasons)
+
+
+def other_key(decoder: Decoding, chunks: Iterable[Records]) -> str | None:
+    """Why the last of some records is of another table's key; None where it isn't.
+
+    The newest records of a topic show which key it has, before it is followed.
+    """
+    fault = None
+    for records in chunks:
+        found = decoder.decode(records)
+        fault = found.reasons[-1] if len(records) - 1 in found.foreign else None
+    return fault
 
 
 def unscaled_decimals(texts: pa.Array, type_: pa.DataType) -> tuple[pa.Array, np.ndarray]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -59,10 +60,12 @@ class Members:
 
     Attributes:
         of: by name, the member's value in each row; none where the row has no such member, or null.
+        others: bool[n], which rows have a member of another name.
         bad: the rows that are no objects, and why.
     """
 
     of: dict[str, Texts]
+    others: np.ndarray
     bad: dict[int, str]
 
 
@@ -90,9 +93,10 @@ class MemberFinder:
         length = np.ascontiguousarray(rows.length, np.int32)
         at = np.empty((len(self.names), len(rows)), np.int64)
         size = np.empty((len(self.names), len(rows)), np.int32)
-        status = np.empty(len(rows), np.uint8)
+        status, others = np.empty(len(rows), np.uint8), np.empty(len(rows), np.uint8)
         slow = find_members(
-            rows.buffer, start, length, self._fields, self._keys, self._table, at, size, status
+            *(rows.buffer, start, length, self._fields, self._keys, self._table),
+            *(at, size, others, status),
         )
         if slow < 0:
             raise ValueError(f"expected rows within {len(rows.buffer)} bytes; found row {~slow}")
@@ -102,24 +106,28 @@ class MemberFinder:
             try:
                 found = self._slowly(rows, row)
             except BadRowError as error:
-                bad[row] = str(error)
+                bad[row], others[row] = str(error), 0
                 continue
-            for i, text in enumerate(found):
+            others[row] = not found.keys() <= set(self.names)
+            for i, text in enumerate(map(_spelled, map(found.get, self.names))):
                 if text is not None:
                     at[i, row], size[i, row] = len(rows.buffer) + len(extra), len(text)
                     extra += text
         buffer = rows.buffer
         if extra:
             buffer = np.concatenate([buffer, np.frombuffer(bytes(extra), np.uint8)])
-        return Members(
-            {name: Texts(buffer, at[i], size[i]) for i, name in enumerate(self.names)}, bad
-        )
+        of = {name: Texts(buffer, at[i], size[i]) for i, name in enumerate(self.names)}
+        return Members(of, others.astype(np.bool_), bad)
 
-    def _slowly(self, rows: Texts, row: int) -> list[bytes | None]:
+    @staticmethod
+    def _slowly(rows: Texts, row: int) -> dict[str, Any]:
         if rows.length[row] < 0:
             raise BadRowError("expected a JSON object; found no value (null)")
         found = parse(rows.text(row))
         if type(found) is not dict:
             raise BadRowError(f"expected a JSON object; found {shown(found)}")
-        members = (found.get(name) for name in self.names)
-        return [None if one is None else spelled(one).encode() for one in members]
+        return found
+
+
+def _spelled(value: Any) -> bytes | None:
+    return None if value is None else spelled(value).encode()

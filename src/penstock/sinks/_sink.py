@@ -34,6 +34,7 @@ from penstock.formats.registered import (
     registered_changelog,
 )
 from penstock.sinks._breaker import Breaker, Circuit
+from penstock.sinks._checks import check_batching, check_key
 from penstock.sinks._control import forget
 from penstock.sinks._letters import Letters
 from penstock.sinks._report import GROUP_PREFIX, control_topic, letters_topic, report
@@ -135,7 +136,7 @@ class Sink:
         batch_records: int | None = None,
         **settings: Any,
     ) -> None:
-        _check_batching(pace_s, batch_records)
+        check_batching(pace_s, batch_records, STEP_OFFSETS)
         columns = Schema.parse(schema) if isinstance(schema, str) else schema
         keys = (key,) if isinstance(key, str) else tuple(key)
         for one in keys:
@@ -147,7 +148,7 @@ class Sink:
             raise UserError(f"expected a key with format={format!r}; found none")
         self._target, self._rows = target, Rows(topic, columns, keys)
         self._format, self._registry = format, registry
-        self._decoder = _decoder(columns, keys or columns.names[:1], changes, encoded)
+        self._decoder = _decoder(columns, keys, changes, encoded)
         self._address, self._settings = log.removeprefix("kafka://"), settings
         self.name = name or f"{topic}.{getattr(target, 'table', 'sink')}"
         self._pace_s, self._batch_records = pace_s, batch_records
@@ -321,6 +322,9 @@ class Sink:
                     offsets = {p: o for (t, p), o in committed.items() if t == topic}
                 self._doubt(client, offsets)
                 known = client.offsets(topic, "earliest")
+                if not any(offsets.values()):
+                    ends = client.offsets(topic, "latest")
+                    check_key(self._rows, self._decoder, reader, known, ends)
                 for partition, first in known.items():
                     if (at := offsets.setdefault(partition, first)) < first:
                         _log.warning(
@@ -571,15 +575,6 @@ class Sink:
     def _bury(self, records: Records, rows: np.ndarray, reasons: list[str], partition: int) -> None:
         self._letters.send(records, rows, reasons, partition)
         self.done.dead += len(rows)
-
-
-def _check_batching(pace_s: float | None, batch_records: int | None) -> None:
-    if pace_s is not None and pace_s < 0:
-        raise UserError(f"expected pace_s to be 0 or more; found {pace_s!r}")
-    if batch_records is not None and not 1 <= batch_records <= STEP_OFFSETS:
-        raise UserError(
-            f"expected batch_records to be from 1 to {STEP_OFFSETS:,}; found {batch_records!r}"
-        )
 
 
 def _decoder(

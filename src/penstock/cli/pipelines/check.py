@@ -15,7 +15,10 @@ from penstock.cli.support.programs import load
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import penstock as ps
+    from penstock.flow.graph import Graph
 
 _LINE: Final = re.compile(r"\bline (\d+)(?:, column (\d+))?")
 
@@ -50,17 +53,22 @@ def check(files: tuple[Path, ...], form: Literal["text", "json"]) -> None:
     from penstock.core.lazy import load_arrow
 
     load_arrow()
-    wrong = False
+    found: list[dict[str, Any]] = []
+    graphs: dict[Path, Graph] = {}
     for file in files:
-        said: dict[str, Any] = {"file": str(file)}
         try:
-            said |= {"ok": True, **described(find_app(load(file), file))}
+            app = find_app(load(file), file)
+            found.append({"file": str(file), "ok": True, **described(app)})
+            graphs[file] = app.graph()
         except PenstockError as error:
-            wrong = True
-            said |= {"ok": False, "error": str(error)}
-            if (at := _LINE.search(str(error))) is not None:
-                said["line"] = int(at[1])
-                said |= {} if at[2] is None else {"column": int(at[2])}
+            found.append(_refused(file, error))
+    for i, file in enumerate(files):
+        try:
+            if file in graphs:
+                _check_keys(graphs[file], graphs)
+        except PenstockError as error:
+            found[i] = _refused(file, error)
+    for file, said in zip(files, found, strict=True):
         if form == "json":
             click.echo(orjson.dumps(said))
         elif said["ok"]:
@@ -72,8 +80,43 @@ def check(files: tuple[Path, ...], form: Literal["text", "json"]) -> None:
         else:
             named = "" if str(file) in said["error"] else f"{file}: "
             click.echo(f"{named}{said['error']}", err=True)
-    if wrong:
+    if not all(said["ok"] for said in found):
         sys.exit(FAILED)
+
+
+def _refused(file: Path, error: PenstockError) -> dict[str, Any]:
+    """What is said of a program with an error."""
+    said: dict[str, Any] = {"file": str(file), "ok": False, "error": str(error)}
+    if (at := _LINE.search(str(error))) is not None:
+        said["line"] = int(at[1])
+        said |= {} if at[2] is None else {"column": int(at[2])}
+    return said
+
+
+def _check_keys(graph: Graph, graphs: Mapping[Path, Graph]) -> None:
+    """Checks that the tables of a program have the keys that the others write their topics with.
+
+    Raises:
+        FlowError: one has another.
+    """
+    from penstock.core.names import built
+    from penstock.errors import FlowError
+
+    keys = {
+        output.topic: (file, output.keys)
+        for file, other in graphs.items()
+        for output in other.outputs
+        if output.emission != "rows" and output.keys
+    }
+    for source in graph.sources:
+        if source.changelog is None or source.topic not in keys:
+            continue
+        file, key = keys[source.topic]
+        if set(source.changelog.key) != set(key):
+            raise FlowError(
+                f"expected the table {source.topic!r}{built(source.built_at)} to have the key of its topic, "
+                f"{', '.join(key)}, which {file} writes; found {', '.join(source.changelog.key)}"
+            )
 
 
 def described(app: ps.App) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from penstock.formats.avro.changes import (
     AvroChangelogDecoder,
     HeadedChangelogDecoder,
     envelope_schema,
+    key_schema,
 )
 from penstock.formats.avro.reading import Avro, AvroDecoder, Lookup
 from penstock.formats.avro.schemas import avro_schema
@@ -19,4 +20,5 @@ __all__ = [
     "avro_schema",
     "envelope_schema",
     "headed",
+    "key_schema",
 ]

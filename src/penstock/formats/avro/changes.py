@@ -9,7 +9,9 @@ registry's head is text.
 
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, Protocol
 
@@ -32,7 +34,7 @@ from penstock.formats.json import Decoded
 from penstock.formats.members import Texts
 from penstock.wire.columns import Records, header
 
-__all__ = ["AvroChangelogDecoder", "HeadedChangelogDecoder", "envelope_schema"]
+__all__ = ["AvroChangelogDecoder", "HeadedChangelogDecoder", "envelope_schema", "key_schema"]
 
 
 class Decoding(Protocol):
@@ -61,7 +63,8 @@ class HeadedChangelogDecoder:
         key: the columns that identify them, which are NOT NULL.
         values: decodes values: rows, or envelopes with the columns of `envelope_schema`.
         keys: decodes keys.
-        is_envelope: which of both.
+        columns: gives a key's columns by the id of its schema; none where the registry doesn't know it.
+        is_envelope: whether values are envelopes.
     """
 
     def __init__(
@@ -70,12 +73,14 @@ class HeadedChangelogDecoder:
         key: tuple[str, ...],
         values: Decoding,
         keys: Decoding,
+        columns: Callable[[int], Sequence[str]],
         *,
         is_envelope: bool,
     ) -> None:
         self.schema = schema
+        self._columns, self._wider = columns, dict[int, tuple[str, ...]]()
         self._is_envelope = is_envelope
-        self._key_schema = Schema(tuple(schema[name] for name in key))
+        self._key, self._key_schema = key, key_schema(schema, key)
         self._values, self._keys = values, keys
         self._texts = ChangelogDecoder(schema, key, "json")
         self._arrow = pa.schema([pa.field(one.name, one.type) for one in schema])
@@ -85,6 +90,7 @@ class HeadedChangelogDecoder:
         gathered = Gathered(self._arrow)
         values = Texts(records.buffer, records.value_start, records.value_length)
         keys = Texts(records.buffer, records.key_start, records.key_length)
+        self._refuse_wider(gathered, keys)
         self._delete(gathered, keys, np.flatnonzero(~values.known))
         rows = np.flatnonzero(values.known)
         some = values.take(rows)
@@ -151,10 +157,37 @@ class HeadedChangelogDecoder:
         decoded = Decoded(batch.filter(good), np.flatnonzero(fits), bad, causes)
         gathered.add(rows[mask], decoded, deleted=deleted)
 
+    def _refuse_wider(self, gathered: Gathered, keys: Texts) -> None:
+        """Refuses the records whose key has columns besides the table's: see `penstock.formats.changelog`."""
+        if not self._key:
+            return
+        headed = np.flatnonzero(_headed(keys))
+        some = keys.take(headed)
+        ids = Rows(some.buffer, some.start, some.length).ids()
+        for id_ in np.unique(ids).tolist():
+            if others := self._others(id_):
+                gathered.refuse_key(headed[ids == id_], self._key, others)
+        self._texts.refuse_wider(gathered, keys, np.flatnonzero(~_headed(keys)))
+
+    def _others(self, id_: int) -> tuple[str, ...]:
+        """The columns that keys of a schema have besides the table's."""
+        if id_ not in self._wider:
+            try:
+                names = self._columns(id_)
+            except SchemaError:
+                names = ()
+            if not names:
+                return ()  # what decodes the key says why
+            others = tuple(name for name in names if name not in self._key)
+            self._wider[id_] = others if set(self._key) <= set(names) else ()
+        return self._wider[id_]
+
     def _delete(self, gathered: Gathered, keys: Texts, rows: np.ndarray) -> None:
         """Deletes what the keys of some records name."""
+        if not self._key:
+            return
         some = keys.take(rows)
-        is_avro = (some.length >= HEAD_BYTES) & (some.first() == 0)
+        is_avro = _headed(some)
         self._texts.delete_by_key(gathered, keys, rows[~is_avro])
         some = some.take(np.flatnonzero(is_avro))
         decoded = self._keys.decode(some.buffer, some.start, some.length)
@@ -183,8 +216,27 @@ class AvroChangelogDecoder(HeadedChangelogDecoder):
     ) -> None:
         is_envelope = format == "debezium"
         decoder = _EnvelopeDecoder if is_envelope else AvroDecoder
-        keys = _KeyDecoder(Schema(tuple(schema[name] for name in key)), avro, lookup)
-        super().__init__(schema, key, decoder(schema, avro, lookup), keys, is_envelope=is_envelope)
+        keys = _KeyDecoder(key_schema(schema, key), avro, lookup)
+        columns = functools.partial(_key_columns, lookup)
+        values = decoder(schema, avro, lookup)
+        super().__init__(schema, key, values, keys, columns, is_envelope=is_envelope)
+
+
+def _headed(keys: Texts) -> np.ndarray:
+    """bool[n]: which keys have a registry's head."""
+    return (keys.length >= HEAD_BYTES) & (keys.first() == 0)
+
+
+def _key_columns(lookup: Lookup | None, id_: int) -> list[str]:
+    text = None if lookup is None else lookup(id_)
+    parsed = None if text is None else json.loads(text)
+    is_record = isinstance(parsed, dict) and parsed.get("type") == "record"
+    return [one["name"] for one in parsed["fields"]] if is_record else []
+
+
+def key_schema(schema: Schema, key: tuple[str, ...]) -> Schema:
+    """The columns of keys; without any the first, which isn't read."""
+    return Schema(tuple(schema[name] for name in key or schema.names[:1]))
 
 
 def envelope_schema(schema: Schema) -> Schema:

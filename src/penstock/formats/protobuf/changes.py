@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Literal
 
 from penstock.core.schema import Schema
-from penstock.formats.avro import HeadedChangelogDecoder, Lookup, envelope_schema
+from penstock.formats.avro import HeadedChangelogDecoder, Lookup, envelope_schema, key_schema
+from penstock.formats.protobuf._messages import File
 from penstock.formats.protobuf.reading import ProtobufDecoder
 
 __all__ = ["ProtobufChangelogDecoder"]
@@ -30,5 +32,13 @@ class ProtobufChangelogDecoder(HeadedChangelogDecoder):
     ) -> None:
         is_envelope = format == "debezium"
         values = ProtobufDecoder(envelope_schema(schema) if is_envelope else schema, lookup)
-        keys = ProtobufDecoder(Schema(tuple(schema[name] for name in key)), lookup)
-        super().__init__(schema, key, values, keys, is_envelope=is_envelope)
+        keys = ProtobufDecoder(key_schema(schema, key), lookup)
+        columns = functools.partial(_key_columns, lookup)
+        super().__init__(schema, key, values, keys, columns, is_envelope=is_envelope)
+
+
+def _key_columns(lookup: Lookup, id_: int) -> list[str]:
+    """The fields of a schema's first message, which is the one that keys are of."""
+    text = lookup(id_)
+    messages = [] if text is None else File(text).messages
+    return [one.name for one in messages[0].fields] if messages else []

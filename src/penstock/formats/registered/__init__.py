@@ -268,6 +268,7 @@ def _apart(records: Records, parts: Sequence[tuple[np.ndarray, Any]]) -> Changes
         np.concatenate([one.deleted for _, one in made])[order],
         np.array(sorted(bad), np.int64),
         [bad[row] for row in sorted(bad)],
+        frozenset(int(rows[row]) for rows, one in made for row in one.foreign),
     )
 
 

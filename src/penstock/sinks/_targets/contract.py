@@ -40,6 +40,7 @@ __all__ = [
     "OLD",
     "Batch",
     "Bury",
+    "Choosing",
     "RefusedError",
     "Rows",
     "Sorting",
@@ -126,6 +127,18 @@ class Target(Protocol):
 
 Bury: TypeAlias = Callable[[Sequence[str | None]], None]
 """Puts aside what was refused: for each change the reason, or None."""
+
+
+@runtime_checkable
+class Choosing(Protocol):
+    """A target that not all rows fit, which can be known without asking it."""
+
+    def check_rows(self, rows: Rows) -> None:
+        """Checks what it is to have.
+
+        Raises:
+            UserError: it can't have these rows.
+        """
 
 
 @runtime_checkable

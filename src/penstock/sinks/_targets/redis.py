@@ -101,16 +101,25 @@ class RedisTarget:
         """Of connections; a server that loads, is full, or was changed meanwhile."""
         return (self._module.RedisError,)
 
-    def open(self, sink: str, rows: Rows) -> dict[int, int]:
-        """Takes over; the next offsets."""
-        self.close()
-        self._sink, self._rows = sink, rows
-        self._parts = _parsed(self._form, rows.key)
+    def check_rows(self, rows: Rows) -> None:
+        """Checks that the form of the keys tells the rows apart, and what values are.
+
+        Raises:
+            UserError: they can't be so.
+        """
+        _parsed(self._form, rows.key)
         if self._value not in (*get_args(Value), *rows.schema.names):
             raise UserError(
                 "expected value to be 'hash', 'json' or a column among "
                 f"{', '.join(rows.schema.names)}; found {self._value!r}"
             )
+
+    def open(self, sink: str, rows: Rows) -> dict[int, int]:
+        """Takes over; the next offsets."""
+        self.close()
+        self.check_rows(rows)
+        self._sink, self._rows = sink, rows
+        self._parts = _parsed(self._form, rows.key)
         self._state = STATE.format(sink=sink, topic=rows.topic)
         self._connection = self._connect()
         try:
