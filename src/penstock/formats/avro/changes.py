@@ -224,14 +224,15 @@ class AvroChangelogDecoder(HeadedChangelogDecoder):
 
 def _headed(keys: Texts) -> np.ndarray:
     """bool[n]: which keys have a registry's head."""
-    return (keys.length >= HEAD_BYTES) & (keys.first() == 0)
+    return np.asarray((keys.length >= HEAD_BYTES) & (keys.first() == 0))
 
 
 def _key_columns(lookup: Lookup | None, id_: int) -> list[str]:
     text = None if lookup is None else lookup(id_)
     parsed = None if text is None else json.loads(text)
-    is_record = isinstance(parsed, dict) and parsed.get("type") == "record"
-    return [one["name"] for one in parsed["fields"]] if is_record else []
+    if not isinstance(parsed, dict) or parsed.get("type") != "record":
+        return []  # the value of a single column
+    return [one["name"] for one in parsed["fields"]]
 
 
 def key_schema(schema: Schema, key: tuple[str, ...]) -> Schema:
