@@ -18,6 +18,7 @@ import pyarrow as pa
 from tests.sql.chance.schemas import Schema, quoted
 
 import penstock as ps
+from penstock.flow.graph import is_one_row
 from penstock.serve.views import Snapshot
 from penstock.sql import SqlFlow
 
@@ -241,6 +242,7 @@ def compare_all(
         except Exception as error:
             error.add_note(query)
             raise
+    views_of = {view.name: view.node for view in app.graph().views}
     run = ps.testing.run(app, cores=cores, shaken=shaken)
     world = World(run, seed) if schema is None else WorldOf(run, seed, schema)
     for batch in range(batches):
@@ -255,7 +257,9 @@ def compare_all(
                 continue  # nothing that the queries read has come yet
             found = world.answer(query)
             try:
-                _check(found, shown.table(f"q{i}"))
+                table = shown.table(f"q{i}")
+                _check(found, table)
+                _check_key(table, shown.row_key(f"q{i}"), is_one=is_one_row(views_of[f"q{i}"]))
             except Difference as error:
                 letters = [letter.headers for letter in run.dead_letters()][:3]
                 raise Difference(
@@ -295,6 +299,18 @@ def _check(found: duckdb.DuckDBPyConnection, view: pa.Table) -> None:
     shown = _counted(list(zip(*columns, strict=True)))
     if shown != expected:
         raise Difference(f"missing {dict(expected - shown)}, too many {dict(shown - expected)}")
+
+
+def _check_key(view: pa.Table, key: Sequence[str], *, is_one: bool) -> None:
+    """Whether what is said to identify a view's rows does."""
+    if is_one and len(view) > 1:
+        raise Difference(f"expected one row at most; found {len(view)}")
+    if not key:
+        return
+    columns = (column.to_pylist(maps_as_pydicts="strict") for column in view.select(key).columns)
+    rows = _counted(list(zip(*columns, strict=True)))
+    if twice := [row for row, count in rows.items() if count > 1]:
+        raise Difference(f"expected one row of each {', '.join(key)}; found several of {twice[:3]}")
 
 
 def _counted(rows: Sequence[Sequence[Any]]) -> Counter[Any]:

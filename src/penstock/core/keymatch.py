@@ -7,6 +7,7 @@ exchange. That rests on what producers do; so it is checked, record by record.
 from __future__ import annotations
 
 import base64
+import json
 from typing import Any
 
 import numpy as np
@@ -65,7 +66,18 @@ def key_texts(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return made
 
 
-def keys_match(buffer: np.ndarray, start: Vector, length: np.ndarray, column: pa.Array) -> Vector:
+def null_key(name: str) -> str:
+    """What a record's key is where a column of this name is NULL; compacted topics don't take none.
+
+    >>> null_key("city")
+    '{"city":null}'
+    """
+    return f"{{{json.dumps(name, ensure_ascii=False)}:null}}"
+
+
+def keys_match(
+    buffer: np.ndarray, start: Vector, length: np.ndarray, column: pa.Array, name: str
+) -> Vector:
     """Which keys are the text of the column's value in the same row.
 
     Args:
@@ -73,9 +85,10 @@ def keys_match(buffer: np.ndarray, start: Vector, length: np.ndarray, column: pa
         start: int64[n], of each key.
         length: int32[n], of each key; -1 for none.
         column: of n values, none of them nested.
+        name: of the column.
 
     Returns:
-        bool[n]. No key and NULL match each other.
+        bool[n]. NULL matches no key, and `null_key`.
     """
     out = np.empty(len(column), np.bool_)
     known = vectors.given(vectors.validity(column), np.bool_)
@@ -83,6 +96,10 @@ def keys_match(buffer: np.ndarray, start: Vector, length: np.ndarray, column: pa
         _match_integers(buffer, start, length, vectors.codes(column), known, out)
     else:
         _match_text(buffer, start, length, *vectors.text(key_texts(column)), known, out)
+    if len(known):
+        null = null_key(name).encode()
+        for i in np.flatnonzero(~known & ~out & (length == len(null))).tolist():
+            out[i] = buffer[start[i] : start[i] + len(null)].tobytes() == null
     return out
 
 

@@ -27,6 +27,7 @@ from penstock.schemas import Kind
 __all__ = ["Registry", "RowEncoder", "encoder_for", "key_texts", "register_schemas"]
 
 _OPS = ("c", "u", "d")
+_ONE_ROW: Final = "{}"
 
 
 class Registry(Protocol):
@@ -59,7 +60,7 @@ class RowEncoder(Protocol):
 
 def encoder_for(to: OutputNode, registry: Registry) -> RowEncoder:
     """What makes the records of an output."""
-    return _Json(to.keys) if to.format is None else _Registered(to, to.format, registry)
+    return _Json(to) if to.format is None else _Registered(to, to.format, registry)
 
 
 def register_schemas(to: OutputNode, registry: Registry) -> None:
@@ -72,21 +73,27 @@ def register_schemas(to: OutputNode, registry: Registry) -> None:
         _Registered(to, to.format, registry).register()
 
 
-def key_texts(names: Sequence[str], rows: pa.Table) -> pa.Array | None:
-    """Keys as text: that of the one column, a JSON object of several; None without any."""
+def key_texts(to: OutputNode, rows: pa.Table) -> pa.Array | None:
+    """Keys as text; None where records have none.
+
+    The key is the text of the one column, or a JSON object of several. It is an object as well where the one
+    is an array, a structure or a map, or NULL: a key that is null is none, which compacted topics don't take.
+    The one row of a table that has one has an object of no columns.
+    """
+    names = list(to.keys)
     if not names:
-        return None
-    if len(names) == 1:
-        return keymatch.key_texts(rows.column(names[0]))
-    return _array(encode_rows(rows.select(list(names))))
+        return pa.repeat(_ONE_ROW, len(rows)) if to.is_one_row else None
+    if len(names) > 1 or pa.types.is_nested(rows.schema.field(names[0]).type):
+        return _array(encode_rows(rows.select(names)))
+    return keymatch.key_texts(rows.column(names[0])).fill_null(keymatch.null_key(names[0]))
 
 
 class _Json:
-    def __init__(self, keys: tuple[str, ...]) -> None:
-        self._keys = keys
+    def __init__(self, to: OutputNode) -> None:
+        self._to = to
 
     def keys(self, rows: pa.Table) -> pa.Array | None:
-        return key_texts(self._keys, rows)
+        return key_texts(self._to, rows)
 
     def values(self, rows: pa.Table) -> pa.Array:
         return encode_rows(rows)

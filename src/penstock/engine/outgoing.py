@@ -48,9 +48,9 @@ def rows_outgoing(
 
     Rows that can't be encoded are left out, and added to `refused`.
 
-    As JSON, a record's key is the text of the one key column, a JSON object of several, and null without
-    any; records without a key go to the partition of their shard. Its timestamp is the row's event time, or
-    the plan's clock where that is earlier (brokers refuse records from the future) or there is none.
+    Records without a key go to the partition of their shard; `key_texts` says what keys are. A record's
+    timestamp is the row's event time, or the plan's clock where that is earlier (brokers refuse records from
+    the future) or there is none.
     """
     encoder = encoder_for(to, registry)
     tables = [delta.followed(table) for table in tables]
@@ -93,7 +93,7 @@ def _paired(to: OutputNode, rows: pa.Table, weights: np.ndarray) -> tuple[np.nda
     """
     gone = np.repeat(np.flatnonzero(weights < 0), -weights[weights < 0])
     come = np.repeat(np.flatnonzero(weights > 0), weights[weights > 0])
-    keys = key_texts(to.keys, rows)
+    keys = key_texts(to, rows)
     if keys is None:
         none = np.full(max(len(gone), len(come)), -1)
         return (

@@ -236,7 +236,8 @@ class SourceReader:
             return rows, times, index
         assert chunk is not None
         column = rows.column(key).combine_chunks()
-        fits = keys_match(chunk.buffer, chunk.key_start[index], chunk.key_length[index], column)
+        start, length = chunk.key_start[index], chunk.key_length[index]
+        fits = keys_match(chunk.buffer, start, length, column, key)
         if fits.all():
             return rows, times, index
         bad = np.flatnonzero(~fits)

@@ -39,6 +39,7 @@ from penstock.flow.graph import (
     OutputNode,
     RowStep,
     Stateful,
+    is_one_row,
     keys_of,
     may_be_late,
     retracts,
@@ -46,13 +47,20 @@ from penstock.flow.graph import (
     timed,
 )
 from penstock.flow.interval_join import Within, interval_join
-from penstock.flow.joins import On, check_how, check_names_differ, check_on, check_same_flow
+from penstock.flow.joins import (
+    On,
+    check_how,
+    check_names_differ,
+    check_on,
+    check_same_flow,
+    table_join,
+)
 from penstock.flow.rolling import RolledRows, Rolling, RowWindow
 from penstock.flow.windows import Late, check_window
 from penstock.formats.registered import Encoded
 from penstock.ops import AggregateSpec, SessionAggregate, Window, WindowedAggregate
 from penstock.ops.joins.enriched import HowEnriched
-from penstock.ops.joins.table_join import How, TableJoin
+from penstock.ops.joins.table_join import How
 from penstock.ops.keyed.process import Function
 from penstock.ops.rolling.sessions import RevisedSessions
 from penstock.ops.rows import MapBatches, RowOperator, Select, Where
@@ -436,14 +444,7 @@ class Table(Collection):
         pairs = check_on(on, self.schema, other.schema)
         if how not in ("semi", "anti"):
             check_names_differ(self.schema, other.schema, pairs)
-        join = TableJoin(how, self.schema.arrow, other.schema.arrow, pairs)
-        mine, theirs = row_key(self.node), row_key(other.node)
-        if how in ("semi", "anti"):
-            join = replace(join, keys=mine)
-        elif mine and theirs:
-            equal = {name for _, name in pairs}
-            join = replace(join, keys=(*mine, *(name for name in theirs if name not in equal)))
-        node = Stateful((self.node, other.node), join, Schema.from_arrow(join.schema))
+        node = table_join(self.node, other.node, pairs, how)
         return Table(self.flow, self.flow.node(node))
 
     def closed(self) -> Stream:
@@ -477,7 +478,7 @@ class Table(Collection):
         format: WrittenFormat = "json",  # noqa: A002 - the field's name
         registry: str | None = None,
     ) -> None:
-        """Writes the table to a topic, exactly once. The grouping columns are the records' key.
+        """Writes the table to a topic, exactly once. What identifies its rows is the records' key.
 
         Args:
             topic: its name; created if it doesn't exist.
@@ -516,7 +517,7 @@ class Table(Collection):
                     "found emit='closed'"
                 )
             node = self.flow.node(shaping.paced(node, keys, every))
-        if emission == "upserts" and not keys and not shaping.is_one_row(self.node):
+        if emission == "upserts" and not keys and not is_one_row(self.node):
             raise FlowError(
                 f"expected columns that identify the table's rows, to write upserts to {topic!r}; found "
                 f"none among {', '.join(self.schema.names)}. Keep the key in select(…), or use emit='changes'"

@@ -29,8 +29,9 @@ from penstock.flow.times import EventTime
 from penstock.formats.changelog import ChangelogFormat
 from penstock.formats.lines import LineFormat
 from penstock.formats.registered import Encoded, format_name
-from penstock.ops import Operator
+from penstock.ops import Operator, WindowedAggregate
 from penstock.ops.keyed.process import Process
+from penstock.ops.over.operator import WindowFunctions
 from penstock.ops.rows import MapBatches, RowOperator, Select, Unnest, Where
 from penstock.ops.spec import WINDOW_START
 
@@ -38,6 +39,7 @@ __all__ = [
     "Changelog",
     "Closed",
     "Graph",
+    "Key",
     "Node",
     "Origin",
     "OutputNode",
@@ -47,8 +49,10 @@ __all__ = [
     "Union",
     "ViewNode",
     "ancestors",
+    "candidate_keys",
     "columns_read",
     "function_of",
+    "is_one_row",
     "keys_of",
     "may_be_late",
     "origins",
@@ -164,11 +168,16 @@ class Union:
 
 @dataclass(frozen=True, eq=False)
 class Stateful:
-    """An operator over the rows of other nodes: a table, or a stream."""
+    """An operator over the rows of other nodes: a table, or a stream.
+
+    Attributes:
+        single: whether it has one row at most, which follows from the operator and its inputs.
+    """
 
     inputs: tuple[Node, ...]
     operator: Operator
     schema: Schema
+    single: bool = field(default=False, kw_only=True)
     built_at: str = field(default_factory=place, kw_only=True, repr=False)
 
     @cached_property
@@ -205,6 +214,9 @@ Node: TypeAlias = Source | RowStep | Union | Stateful | Closed
 Origin: TypeAlias = Source | Stateful | Closed
 """Where rows begin their way through steps that keep nothing."""
 
+Key: TypeAlias = tuple[frozenset[str], ...]
+"""Columns that together identify rows: of each the names that its values have. Without any, it is one row."""
+
 Emission: TypeAlias = Literal["rows", "changes", "upserts"]
 
 
@@ -234,6 +246,11 @@ class OutputNode:
     partitions: int
     retention_us: int | None
     format: Encoded | None = None
+
+    @property
+    def is_one_row(self) -> bool:
+        """Whether it is of a table that has one row at most."""
+        return self.emission != "rows" and is_one_row(self.node)
 
     @property
     def identity(self) -> str:
@@ -374,20 +391,46 @@ def timed(node: Node) -> bool:
 
 def row_key(node: Node) -> tuple[str, ...]:
     """The columns that identify a table's rows; none where some are left out, or nothing does."""
+    order = {name: i for i, name in enumerate(node.schema.names)}
+    for key in candidate_keys(node):
+        if key:
+            return tuple(min(names, key=order.__getitem__) for names in key)
+    return ()
+
+
+def is_one_row(node: Node) -> bool:
+    """Whether there is one row at most, so that there is nothing to distinguish."""
+    return () in candidate_keys(node)
+
+
+def candidate_keys(node: Node) -> list[Key]:
+    """What identifies a table's rows, each by itself; the first is the one that is written."""
     match node:
-        case Stateful():
-            found = node.operator.keys
-            if node.operator.closes and WINDOW_START in node.schema:
-                found = (WINDOW_START, *found)
-            return found
+        case Stateful(operator=operator) if operator.retracts:
+            found = [operator.keys] if operator.keys or _is_single(node) else []
+            if operator.closes and WINDOW_START in node.schema:
+                found = [(WINDOW_START, *operator.keys)]
+            elif isinstance(operator, WindowFunctions):
+                found += operator.numbered
+            return [tuple(frozenset((name,)) for name in key) for key in found]
         case RowStep(operator=Select(columns=columns)):
-            names = {_column(e.text): name for name, e in reversed(columns)}
-            found = row_key(node.parent)
-            return tuple(names[one] for one in found) if set(found) <= names.keys() else ()
-        case RowStep() | Closed():
-            return row_key(node.inputs[0])
+            named: dict[str, set[str]] = {}
+            for name, expression in columns:
+                named.setdefault(_column(expression.text), set()).add(name)
+            keys = [
+                tuple(frozenset(n for one in names for n in named.get(one, ())) for names in key)
+                for key in candidate_keys(node.parent)
+            ]
+            return [key for key in keys if all(key)]
+        case RowStep(operator=Where()) | Closed():
+            return candidate_keys(node.inputs[0])
         case _:
-            return ()
+            return []
+
+
+def _is_single(node: Stateful) -> bool:
+    """Whether an operator without keys has one row, and not rows that nothing identifies."""
+    return node.single or isinstance(node.operator, WindowedAggregate)
 
 
 def _column(text: str) -> str:

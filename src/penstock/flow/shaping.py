@@ -26,12 +26,12 @@ from penstock.flow.graph import (
     RowStep,
     Stateful,
     Union,
+    is_one_row,
     origins,
     retracts,
     row_key,
     timed,
 )
-from penstock.ops import WindowedAggregate
 from penstock.ops.keyed.deduplicate import Deduplicate
 from penstock.ops.keyed.paced import Paced
 from penstock.ops.keyed.process import Function, Process
@@ -45,7 +45,6 @@ __all__ = [
     "closed",
     "closes",
     "deduplicate",
-    "is_one_row",
     "paced",
     "process",
     "top",
@@ -185,7 +184,7 @@ def paced(node: Node, keys: tuple[str, ...], every: str | timedelta) -> Stateful
     if every_us <= 0:
         raise FlowError(f"expected every= longer than nothing; found {every!r}")
     operator = Paced(node.schema.arrow, keys, every_us, timed(node))
-    return Stateful((node,), operator, node.schema)
+    return Stateful((node,), operator, node.schema, single=is_one_row(node))
 
 
 def union(nodes: Sequence[Node]) -> Union:
@@ -241,13 +240,3 @@ def closed(make: Callable[[Node], Node], node: Node) -> Node:
 def closes(node: Node) -> bool:
     """Whether a node's rows are those of windows, which close."""
     return all(isinstance(one, Stateful) and one.operator.closes for one in origins(node))
-
-
-def is_one_row(node: Node) -> bool:
-    """Whether all is one group, so that there is nothing to distinguish."""
-    return all(
-        isinstance(one, Stateful)
-        and isinstance(one.operator, WindowedAggregate)
-        and not row_key(one)
-        for one in origins(node)
-    )

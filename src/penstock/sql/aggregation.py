@@ -169,7 +169,9 @@ def aggregated(
     grouped_by = ", ".join(map(quoted, keys))
     query = f"SELECT {grouped_by + ', ' if keys else ''}{named} FROM rows0"
     query += f" GROUP BY {grouped_by}" if keys else ""
-    return rows.query((), (keys,), query, placed=keys, always=not keys)
+    return rows.query(
+        (), (keys,), query, placed=keys, row_key=keys, single=not keys, always=not keys
+    )
 
 
 def _with_arguments(
@@ -226,6 +228,7 @@ def of_nothing(rows: Relation, calls: Sequence[Called]) -> Relation:
         (),
         ((),),
         f"SELECT {names} FROM rows0 UNION ALL SELECT {empty} WHERE NOT EXISTS (SELECT 1 FROM rows0)",
+        single=True,
         always=True,
     )
 

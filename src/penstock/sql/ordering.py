@@ -10,6 +10,7 @@ from sqlglot import exp
 
 from penstock.errors import SchemaError
 from penstock.expr.duck import connection
+from penstock.flow.graph import retracts
 from penstock.flow.shaping import TOP_MAX, top
 from penstock.sql.places import within
 from penstock.sql.relation import Relation, quoted
@@ -62,6 +63,7 @@ def _numbered(
         f"SELECT * EXCLUDE ({quoted(number)}) FROM (SELECT *, row_number() OVER ({over}) AS {quoted(number)} "
         f"FROM rows0) WHERE {quoted(number)} > {low}{high}",
         placed=tuple(per),
+        row_key=rows.row_key if retracts(rows.node) else (),
     )
 
 

@@ -133,7 +133,8 @@ def _set_operation(query: exp.SetOperation, env: Environment, carry: Carry | Non
         word = "INTERSECT" if isinstance(query, exp.Intersect) else "EXCEPT"
         keys = one.names
         sql = f"SELECT * FROM rows0 {word}{' ALL' if whole else ''} SELECT * FROM rows1"
-        rows = one.query((two,), (keys, keys), sql, placed=keys)
+        row_key = () if whole else keys
+        rows = one.query((two,), (keys, keys), sql, placed=keys, row_key=row_key)
     return Answer(rows, labels, left.labels)
 
 

@@ -6,7 +6,7 @@ A relation is a bag: rows may be there several times. They are a stream's, which
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import pyarrow as pa
@@ -15,9 +15,10 @@ from penstock.core.schema import INTERVAL, Field, Schema
 from penstock.expr import compile_expression
 from penstock.expr.query import common_type, fixed_query
 from penstock.flow import Flow, Stream, Table
-from penstock.flow.graph import Node, RowStep, Stateful, Union, retracts, row_key
+from penstock.flow.graph import Node, RowStep, Stateful, Union, is_one_row, retracts, row_key
+from penstock.flow.joins import table_join
 from penstock.ops.joins.interval_join import IntervalJoin
-from penstock.ops.joins.table_join import How, TableJoin
+from penstock.ops.joins.table_join import How
 from penstock.ops.keyed.query import GroupQuery
 from penstock.ops.rows import Select, Where
 
@@ -119,19 +120,7 @@ class Relation:
             on: pairs of columns of one type: this relation's name, the other's.
             how: as `Table.join`.
         """
-        join = TableJoin(how, self.schema.arrow, other.schema.arrow, tuple(on))
-        mine, theirs = row_key(self.node), row_key(other.node)
-        if how in ("semi", "anti"):
-            join = replace(join, keys=mine)
-        elif mine and theirs:
-            equal = {other: name for name, other in on}
-            keys = (*mine, *(name for name in theirs if name not in equal))
-            if how == "inner" and set(mine) <= set(equal.values()) and keys != mine:
-                keys = tuple(
-                    equal.get(name, name) for name in theirs
-                )  # a right row has one partner
-            join = replace(join, keys=keys)
-        return self._then(Stateful((self.node, other.node), join, Schema.from_arrow(join.schema)))
+        return self._then(table_join(self.node, other.node, on, how))
 
     def near(
         self,
@@ -168,6 +157,8 @@ class Relation:
         query: str,
         *,
         placed: Sequence[str] = (),
+        row_key: Sequence[str] = (),
+        single: bool = False,
         always: bool = False,
     ) -> Relation:
         """What a query gives of each group, computed again where a group changes.
@@ -177,6 +168,8 @@ class Relation:
             key: of each relation, the columns that make up a group.
             query: over `rows0`, …
             placed: columns of the result that have the key's values.
+            row_key: columns of the result that identify its rows, where something does.
+            single: whether it has one row at most.
             always: whether it is asked of no rows, too; there is no key then.
         """
         inputs = (self, *others)
@@ -188,9 +181,11 @@ class Relation:
             query=text,
             output=schema.arrow,
             placed=tuple(placed),
+            row_key=tuple(row_key),
             always=always,
         )
-        return self._then(Stateful(tuple(one.node for one in inputs), operator, schema))
+        nodes = tuple(one.node for one in inputs)
+        return self._then(Stateful(nodes, operator, schema, single=single))
 
     def kept(self) -> Relation:
         """The same rows, kept, so that they can be looked at: a view's."""
@@ -207,7 +202,13 @@ class Relation:
             placed=self.plain_names,
             row_key=row_key(self.node),
         )
-        return self._then(Stateful((self.node,), operator, self.schema))
+        single = is_one_row(self.node)
+        return self._then(Stateful((self.node,), operator, self.schema, single=single))
+
+    @property
+    def row_key(self) -> tuple[str, ...]:
+        """The columns that identify the rows; none where nothing does."""
+        return row_key(self.node)
 
     def _then(self, node: Node) -> Relation:
         return Relation(self.flow, self.flow.node(node))

@@ -20,6 +20,7 @@ from sqlglot import exp
 from penstock.core.schema import Field
 from penstock.errors import SchemaError
 from penstock.expr.query import common_type
+from penstock.flow.joins import join_key
 from penstock.ops.joins.table_join import How
 from penstock.sql.places import within
 from penstock.sql.relation import null_safe, quoted
@@ -543,7 +544,18 @@ def _outer_query(
         f"SELECT {', '.join(wanted)} FROM rows0 {word}JOIN rows1 "
         f"ON {' AND '.join(conditions) or 'TRUE'}"
     )
-    rows = left.rows.query((right.rows,), ([one for one, _ in on], [two for _, two in on]), query)
+    key, single = join_key(
+        left.rows.node,
+        right.rows.node,
+        on,
+        how,
+        named={},
+        nearest=asof and how in ("inner", "left"),
+    )
+    held = [*left_names, *([] if how in ("semi", "anti") else right_names)]
+    row_key = key if set(key) <= set(held) else ()
+    keys_ = [one for one, _ in on], [two for _, two in on]
+    rows = left.rows.query((right.rows,), keys_, query, row_key=row_key, single=single)
     return Scope(rows, names)
 
 

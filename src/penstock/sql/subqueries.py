@@ -144,6 +144,7 @@ class Subqueries:
                 (carry.columns,),
                 f"SELECT {keys}, {one} AS {quoted(name)} FROM rows0 GROUP BY {keys}",
                 placed=carry.columns,
+                row_key=carry.columns,
             )
         return joined_back(scope, rows, carry, "left"), internal(name)
 
@@ -167,6 +168,7 @@ class Subqueries:
             f"SELECT {keys}, list(DISTINCT {quoted(name)}) AS {quoted(name)}, "
             f"count(*) > count({quoted(name)}) AS {quoted(name + ' null')} FROM rows0 GROUP BY {keys}",
             placed=carry.columns,
+            row_key=carry.columns,
         )
         scope = joined_back(scope, whole, carry, "left")
         value = f"({scope.sql(node.this)})"

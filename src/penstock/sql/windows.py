@@ -93,7 +93,8 @@ def windowed(scope: Scope, keys: Sequence[str], windows: Sequence[Over]) -> Scop
         for one, tree in zip(others, trees, strict=True):
             columns.append(_text(wide, keys, Over(one.name, replaced(tree, parts.get))))
         text = f"SELECT {', '.join(columns)} FROM rows0"
-        rows = wide.rows.query((), (keys,), text, placed=keys)
+        row_key = scope.rows.row_key if retracts(scope.rows.node) else ()
+        rows = wide.rows.query((), (keys,), text, placed=keys, row_key=row_key)
         scope = Scope(rows, scope.names, scope.window)
     return scope
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -26,10 +27,18 @@ VALUES: dict[str, list[tuple[Any, bytes]]] = {
 }
 
 
+NESTED: dict[str, list[tuple[Any, bytes]]] = {
+    "STRUCT<x BIGINT, y STRING>": [
+        ({"x": 1, "y": "a"}, b'{"k":{"x":1,"y":"a"}}'),
+        ({"x": 1, "y": None}, b'{"k":{"x":1,"y":null}}'),
+    ],
+    "MAP<STRING, BIGINT>": [({"a": 1}, b'{"k":{"a":1}}'), ({}, b'{"k":{}}')],
+}
+"""Keys that are objects of one column."""
 TYPES = some_slow(VALUES, quick=("DOUBLE", "UUID", "INTERVAL"))
 
 
-@pytest.mark.parametrize("type_", TYPES)
+@pytest.mark.parametrize("type_", [*TYPES, *NESTED])
 @pytest.mark.parametrize("emit", ["upserts", "changes"])
 @pytest.mark.parametrize("has_two", [False, True])
 def test_a_table_is_read_from_what_another_wrote(type_: str, emit: Any, has_two: bool) -> None:
@@ -46,7 +55,8 @@ def test_a_table_is_read_from_what_another_wrote(type_: str, emit: Any, has_two:
     reading.view("table", reading.table("table", schema, key=keys, format=format_))
     one, two = ps.testing.run(writing), ps.testing.run(reading)
     read = 0
-    values = [value for value, _ in VALUES[type_]]
+    known = (VALUES | NESTED)[type_]
+    values = [value for value, _ in known]
     steps = [
         [("rows", {"id": i, "k": value, "of": 1}) for i, value in enumerate(2 * values)],
         [(None, i) for i in range(len(values))],
@@ -67,7 +77,7 @@ def test_a_table_is_read_from_what_another_wrote(type_: str, emit: Any, has_two:
         assert sorted(map(str, two.view("table").rows())) == expected
     assert two.dead_letters() == []
     if not has_two:
-        assert {record.key for record in one.topic("table")} == {text for _, text in VALUES[type_]}
+        assert {record.key for record in one.topic("table")} == {text for _, text in known}
 
 
 @pytest.mark.parametrize("type_", TYPES)
@@ -87,3 +97,41 @@ def test_a_stream_is_partitioned_by_a_column_of_any_type(type_: str) -> None:
             run.send_raw("rows", record.value, key=text, partition=i % 2)
     assert [row["n"] for row in run.view("counts").rows()] == [2] * len(VALUES[type_])
     assert len(run.dead_letters()) == len(VALUES[type_])
+
+
+@pytest.mark.parametrize("emit", ["upserts", "changes", "closed"])
+@pytest.mark.parametrize(("type_", "value"), [("ARRAY<STRING>", ["a"]), ("STRING", None)])
+def test_a_key_is_never_null(type_: str, value: Any, emit: Any) -> None:
+    """That of a group of arrays, and of the group NULL, is an object: compacted topics take no other."""
+    app = ps.App("p")
+    time = ps.event_time("at")
+    rows: Any = app.stream("rows", f"k {type_}, at TIMESTAMP", time=time)
+    rows = rows.window(ps.tumbling("1 minute")) if emit == "closed" else rows
+    rows.group_by("k").agg(n=ps.count()).to("out", emit=emit)
+    run = ps.testing.run(app, shaken=False)
+    for at in ("12:00", "12:00", "12:05"):
+        run.send("rows", k=value, at=f"{at}:00")
+        run.settle()
+    keys = {record.key for record in run.topic("out")}
+    assert keys == {b'{"k":["a"]}' if value else b'{"k":null}'}
+    if emit == "changes":
+        assert [json.loads(record.value)["op"] for record in run.topic("out")] == ["c", "u", "u"]
+
+
+def test_a_table_of_one_row_has_one_key() -> None:
+    """An object of no columns: the row before and the row after are one change."""
+    app = ps.App("p")
+    rows = app.stream("rows", "n BIGINT").group_by().agg(n=ps.sum("n"))
+    rows.where("n < 3").to("upserts")
+    rows.to("changes", emit="changes")
+    run = ps.testing.run(app, shaken=False)
+    for _ in range(3):
+        run.send("rows", n=1)
+        run.settle()
+    assert [(one.key, one.value) for one in run.topic("upserts")] == [
+        (b"{}", b'{"n":1}'),
+        (b"{}", b'{"n":2}'),
+        (b"{}", None),
+    ]
+    changes = [(one.key, json.loads(one.value)["op"]) for one in run.topic("changes")]
+    assert changes == [(b"{}", "c"), (b"{}", "u"), (b"{}", "u")]

@@ -91,6 +91,11 @@ class WindowFunctions(Timeless):
         """See `Operator`."""
         return self.row_key
 
+    @property
+    def numbered(self) -> list[tuple[str, ...]]:
+        """The columns that identify the rows by their number in the partition, for each such number."""
+        return [(*self.per, one.name) for one in self.functions if one.kind == "row_number"]
+
     def key(self, port: int) -> tuple[str, ...]:  # noqa: ARG002
         """See `Operator`."""
         return self.per

@@ -19,14 +19,14 @@ def json_rows(rows: pa.RecordBatch) -> list[bytes]:
 
 
 def key_texts(rows: pa.RecordBatch, key: tuple[str, ...]) -> list[str]:
-    """Each row's key: the text of its column, or a JSON object of several.
+    """Each row's key: the text of its column, or a JSON object of several, or of one with parts.
 
     >>> key_texts(pa.RecordBatch.from_pylist([{"a": 1, "b": "x"}]), ("a",))
     ['1']
     >>> key_texts(pa.RecordBatch.from_pylist([{"a": 1, "b": "x"}]), ("a", "b"))
     ['{"a":1,"b":"x"}']
     """
-    if len(key) > 1:
+    if len(key) > 1 or pa.types.is_nested(rows.schema.field(key[0]).type):
         return [text.decode() for text in json_rows(rows.select(list(key)))]
     column = rows.column(key[0])
     if column.type == pa.string():
