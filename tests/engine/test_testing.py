@@ -228,7 +228,7 @@ def test_another_pipelines_state_is_left_alone() -> None:
 
 
 def test_rows_without_a_key_are_written_too() -> None:
-    """A NULL group has a record without a key, beside those of the others."""
+    """A NULL group has a record, whose key says so, and partitions have those of the others."""
     app = ps.App("p")
     stream = app.stream("t", "page STRING, at TIMESTAMP", time=ps.event_time("at"), key="page")
     stream.window(ps.tumbling("1 minute")).group_by("page").agg(n=ps.count()).to(
@@ -239,7 +239,11 @@ def test_rows_without_a_key_are_written_too() -> None:
     for page in ("/a", None, "/b", None):
         run.send("t", page=page, at="12:00:00")
     run.send("t", page="/c", at="12:30:00")
-    assert sorted(str(r.key) for r in run.topic("out")) == ["None", "b'/a'", "b'/b'"]
+    assert sorted(str(r.key) for r in run.topic("out")) == [
+        "b'/a'",
+        "b'/b'",
+        "b'{\"page\":null}'",
+    ]
     assert len(run.topic("copy")) == 5
 
 

@@ -25,6 +25,8 @@ __all__ = [
     "as_it_is",
     "begun_again",
     "input_gone",
+    "letters_of_before",
+    "letters_until",
     "made_anew",
     "new_writer",
     "unfinished",
@@ -98,6 +100,21 @@ def input_gone(plan: Plan, split: Split) -> BrokerError:
         code=OFFSET_OUT_OF_RANGE,
         retriable=True,
     )
+
+
+def letters_until(log: Log, topic: str) -> dict[str, int]:
+    """Up to where a dead-letter topic has letters now, as plans have it."""
+    return {str(partition): end for partition, end in log.end_offsets([topic])[topic].items()}
+
+
+def letters_of_before(begun: Json | None, log: Log, topic: str) -> dict[str, int] | None:
+    """The same of a batch that a previous program has begun; None where this one writes its letters again.
+
+    It does so under the same numbers, and the log leaves out those that it has.
+    """
+    if begun is None or any(name.startswith(f"{topic}/") for name in begun["writers"]):
+        return None
+    return letters_until(log, topic)
 
 
 def begun_again(begun: Json, splits: Iterable[Split]) -> tuple[Split, ...]:

@@ -27,6 +27,7 @@ from penstock.engine.attempts import (
     PlannedError,
     Writing,
     begun_again,
+    letters_of_before,
     made_anew,
     new_writer,
     unfinished,
@@ -281,8 +282,8 @@ class Driver:
         self._check_topics()
         self._check_ids()
         begun = self.version.get("pending")
+        number = self.version["version"] + 1
         if begun is not None:
-            number = self.version["version"] + 1
             self._check_begun(number, begun["ends"], begun.get("topic_ids", {}))
         now_us = self._wall_us() if begun is None else begun["wall_us"]
         splits = self._splits() if begun is None else begun_again(begun, self._splits())
@@ -296,7 +297,7 @@ class Driver:
         if begun is None and idle and self._is_published and not self._must_keep(found, now_us):
             return None
         return Plan(
-            version=self.version["version"] + 1,
+            version=number,
             epoch=self.epoch,
             program=self.program,
             wall_us=now_us,
@@ -309,6 +310,8 @@ class Driver:
             topic_ids=self._topic_ids,
             repeats=None if begun is None else begun.get("repeats"),
             bytes_max=self.limits.bytes_max if begun is None else begun.get("bytes_max"),
+            outputs={one.identity: one.topic for one in self.physical.graph.outputs},
+            letters=letters_of_before(begun, self.log, self.dead_letter_topic),
         )
 
     def _look_for_ends(self, timeout_s: float = 0.0, aside: Aside | None = None) -> None:

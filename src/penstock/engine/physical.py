@@ -222,12 +222,6 @@ class Physical:
         peers: dict[str, frozenset[str]] = self._peers  # type: ignore[attr-defined]
         return peers[source.topic] - {source.topic}
 
-    def relies_on_key(self, source: Source) -> bool:
-        """Whether an operator is fused because the log is partitioned by the stream's key."""
-        return self.partitions[source.topic] > 1 and any(
-            p.fused and p.topic == source.topic for p in self.placed.values()
-        )
-
     def digest(self, output_partitions: Mapping[str, int]) -> str:
         """What a repeated batch must have in common with the first attempt, to write the same.
 

@@ -106,11 +106,14 @@ class Plan:
         bytes_max: that are read of one split; None is no limit. Where it is reached is up to the log alone,
             so a batch that is run again ends at the same record.
         repeats: `number`, `incarnation` and `outputs` of the batch that this one is, where another
-            program had begun it.
+            program had begun it; `before`: the same of that one.
+        outputs: the topics that the batch writes, by the outputs' identities.
         transaction: of one attempt at the batch, how it writes; never written down. See
             `penstock.engine.transactions`.
         needs_all: whether all that is read must still be there, as rows of an attempt before may stand in
             topics under the same numbers; never written down. See `penstock.engine.attempts`.
+        letters: where a previous program may have refused records, by partition of the dead-letter topic, up
+            to where it has letters of them; see `penstock.engine.letters.lettered`.
         activity: by topic, when data was last seen; see `penstock.engine.watermarks`.
         writers: by name, producer id, epoch and next sequences, as they are before the batch.
     """
@@ -128,6 +131,8 @@ class Plan:
     incarnation: str = ""
     repeats: Json | None = None
     bytes_max: int | None = None
+    letters: dict[str, int] | None = None
+    outputs: dict[str, str] | None = None
     transaction: Json | None = None
     needs_all: bool = False
 

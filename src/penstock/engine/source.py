@@ -31,6 +31,7 @@ from penstock.core.time import (
 )
 from penstock.core.vectors import from_int64, int64s
 from penstock.engine.letters.culprits import Guard
+from penstock.engine.letters.lettered import KnownOf
 from penstock.engine.letters.letters import Letters
 from penstock.engine.letters.reasons import Reasons
 from penstock.engine.log import Log
@@ -71,10 +72,10 @@ class SourceReader:
         watermark_us: int | None,
         wall_us: int,
         *,
-        check_key: bool,
         partitions: int = 1,
         columns: frozenset[str] | None = None,
         guard: Guard,
+        known_of: KnownOf | None = None,
     ) -> None:
         self.source = source
         self.split = split
@@ -86,10 +87,11 @@ class SourceReader:
         self._dead: list[Letters] = []
         self._floor_us = NOTHING_YET_US if watermark_us is None else watermark_us
         self._ahead_max_us = min(wall_us + AHEAD_MAX_US, EVENT_MAX_US)
-        self._check_key = check_key
         self._guard = guard
         self._decoder = _decoder(source, columns)
         self._chunk: Records | None = None
+        self._known_of = known_of
+        self._known: np.ndarray | None = None  # what it gave for the current chunk
         self._producers: ProducerMarks | None = None
         if source.time.producer is not None:
             before = split.producers or no_producers()
@@ -123,12 +125,12 @@ class SourceReader:
 
         def on(index: np.ndarray | None) -> None:
             del self._dead[dead:]
-            self._chunk = records if index is None else records.take(index)
+            self._chunk, self._known = records if index is None else records.take(index), None
             found[:] = [self._read_some(self._chunk)]
 
         bad, reasons = self._guard.search(f"decoding of {self.source.topic}", on, len(records))
         if len(bad):
-            self._dead.append(Letters.of_records(records, bad, pa.array(reasons, pa.string())))
+            self._bury(records, bad, pa.array(reasons, pa.string()), self._lettered_of(records))
         return found[0]
 
     def _read_some(self, records: Records) -> tuple[pa.Table, np.ndarray]:
@@ -155,6 +157,24 @@ class SourceReader:
         assert self._chunk is not None
         rows = np.searchsorted(self._chunk.offset, reasons.offsets)
         self._refuse(rows, reasons.texts)
+
+    @property
+    def lettered(self) -> np.ndarray:
+        """The offsets of records of the current chunk that have a dead letter from before."""
+        if self._known is None:
+            assert self._chunk is not None
+            self._known = self._lettered_of(self._chunk)
+        return self._known
+
+    def _lettered_of(self, records: Records) -> np.ndarray:
+        return np.zeros(0, np.int64) if self._known_of is None else self._known_of(records)
+
+    def _bury(self, records: Records, rows: np.ndarray, texts: Any, known: np.ndarray) -> None:
+        """Makes letters of some records, but for those at known offsets."""
+        if len(known):
+            new = ~np.isin(records.offset[rows], known)
+            rows, texts = rows[new], texts.filter(pa.array(new))
+        self._dead.append(Letters.of_records(records, rows, texts))
 
     def letters(self) -> list[Letters]:
         """The dead letters since this was asked last."""
@@ -230,9 +250,13 @@ class SourceReader:
     def _keyed(
         self, rows: pa.Table, times: np.ndarray, index: np.ndarray
     ) -> tuple[pa.Table, np.ndarray, np.ndarray]:
-        """Leaves out records whose key isn't what the stream says that the log is partitioned by."""
+        """Leaves out records whose key isn't what the stream says that the log is partitioned by.
+
+        Also where nothing relies on it: whether a record counts depends on the record and its stream alone,
+        so that a view that is added has the same rows as one that was always there.
+        """
         chunk, key = self._chunk, self.source.key
-        if not self._check_key or key is None:
+        if key is None:
             return rows, times, index
         assert chunk is not None
         column = rows.column(key).combine_chunks()
@@ -293,7 +317,7 @@ class SourceReader:
             return
         assert self._chunk is not None
         texts = reasons if isinstance(reasons, pa.Array) else pa.array(reasons, pa.string())
-        self._dead.append(Letters.of_records(self._chunk, rows, texts))
+        self._bury(self._chunk, rows, texts, self.lettered)
 
 
 def check_table_key(

@@ -31,6 +31,7 @@ from penstock.engine.attempts import OFFSET_OUT_OF_RANGE, input_gone
 from penstock.engine.letters.box import LetterBox
 from penstock.engine.letters.culprits import Guard
 from penstock.engine.letters.failures import within
+from penstock.engine.letters.lettered import lettered_before
 from penstock.engine.letters.letters import Letters
 from penstock.engine.letters.reasons import Reasons
 from penstock.engine.letters.steps import stepped
@@ -226,19 +227,18 @@ class LaneBatch:
         """Reads a range of a partition, and runs all that follows in this lane."""
         physical = self.job.physical
         source = next(s for s in physical.graph.sources if s.topic == split.topic)
-        readers = physical.readers(source)
+        readers, name = physical.readers(source), f"{split.topic}/{split.partition}"
         reader = SourceReader(
             source,
             split,
             self.plan.watermark_us.get(split.topic),
             self.plan.wall_us,
-            check_key=physical.relies_on_key(source),
             columns=physical.columns_of(source),
             partitions=physical.partitions[split.topic],
             guard=self.guard,
+            known_of=lettered_before(self.log, self.job.dead_letter_topic, self.plan.letters, name),
         )
         inputs: list[list[Any]] = [[] for _ in readers]
-        name = f"{split.topic}/{split.partition}"
         reading_s = self._reading_s()
         if split.start < split.end:
             chunks = self._timed_chunks(split, reader)
@@ -322,6 +322,8 @@ class LaneBatch:
                 gathered.append(self._prepared(one.to, one.port, table, reasons, refused))
             else:
                 gathered.append(table)
+        if len(reasons.offsets):
+            reasons.leave_out(reader.lettered)
         reader.late_count += reasons.late()
         for bad in refused:
             reasons.note(_vector(bad.rows, OFFSET), bad.reason)

@@ -66,6 +66,12 @@ class Reasons:
         self.offsets, self.texts = self.offsets[stay], self.texts.take(pa.array(stay))
         self._put(offsets, texts)
 
+    def leave_out(self, offsets: np.ndarray) -> None:
+        """Forgets some records, which have a letter from before."""
+        stay = np.flatnonzero(~np.isin(self.offsets, offsets))
+        if len(stay) < len(self.offsets):
+            self.offsets, self.texts = self.offsets[stay], self.texts.take(pa.array(stay))
+
     def late(self) -> int:
         """How many records are late, wholly or for some windows."""
         return len(np.union1d(self.offsets, self.partly))

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.client.network.connection import Aside
+from penstock.engine.attempts import letters_until
 from penstock.engine.driver import Driver
-from penstock.engine.plan import Split
+from penstock.engine.plan import Plan, Split
 from penstock.engine.store import Json
 from penstock.engine.watermarks import Look
 
@@ -67,6 +68,12 @@ class Backfill(Driver):
             if topic in self.version["offsets"]
             for partition, bound in bounds.items()
         )
+
+    def _planned(self) -> Plan | None:
+        plan = super()._planned()
+        if plan is None:
+            return None
+        return replace(plan, letters=letters_until(self.log, self.dead_letter_topic))
 
     def _look_for_ends(self, timeout_s: float = 0.0, aside: Aside | None = None) -> None:
         super()._look_for_ends(timeout_s, aside)
