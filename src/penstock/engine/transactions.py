@@ -10,6 +10,10 @@ N isn't there yet, the batch is run again and writes nothing; otherwise nothing 
 run again and writes. What made the offset is known from the *incarnation* next to it: a pipeline whose state
 was lost numbers its batches from 1 again, under a new one.
 
+A batch may be begun by one program, begun again by a second one, and finished by a third. Any of them may
+have made the offset, so its plan names all of them, and the note next to the offset the outputs that had the
+batch before and that the program which made it doesn't write.
+
 An attempt that failed may have left any part of its records, so the next one begins with a new epoch,
 whose sequences start at 0. Sequences are therefore in no version: they live as long as the epoch.
 """
@@ -69,12 +73,15 @@ class OutputTransactions:
 
     def _written(self, plan: Plan) -> list[str]:
         """The outputs that have what this batch gives: all, or those of a previous program."""
-        number, incarnation = self._counted
+        number, note = self._counted
+        incarnation, *more = note.split(" ")
         if incarnation == plan.incarnation and number >= plan.version:
             return self._outputs
         begun = plan.repeats
-        if begun and incarnation == begun["incarnation"] and number >= begun["number"]:
-            return list(begun["outputs"])
+        while begun:
+            if incarnation == begun["incarnation"] and number >= begun["number"]:
+                return [*begun["outputs"], *more]
+            begun = begun.get("before")
         return []
 
     def commit(self, plan: Plan, reports: Iterable[Json]) -> None:
@@ -91,6 +98,8 @@ class OutputTransactions:
                 has_written = True
                 self._sequences.setdefault(topic, {}).update(sequences)
         if has_written:
-            self.log.end(self._writer, self.place, plan.version, plan.incarnation)
-            self._counted = (plan.version, plan.incarnation)
+            others = sorted(set(self._written(plan)) - set(self._outputs))
+            note = " ".join([plan.incarnation, *others])
+            self.log.end(self._writer, self.place, plan.version, note)
+            self._counted = (plan.version, note)
         self._is_open = False

@@ -196,7 +196,11 @@ def recovered(store: Store, number: int, physical: Physical) -> Json:
 def before_first(physical: Physical, plan: Json) -> Json:
     """Version 0 where another program has begun the first batch."""
     content = first_version(physical)
-    del content["outputs"]  # its writers say what that program writes
+    del content["outputs"]
+    if (
+        plan.get("outputs") is not None
+    ):  # of earlier releases, the writers say what that program writes
+        content["outputs"] = plan["outputs"]
     return {**content, "operators": {}, "nodes": [], "writers": plan["writers"]}
 
 

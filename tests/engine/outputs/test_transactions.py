@@ -14,7 +14,7 @@ from tests.effort import examples
 
 import penstock as ps
 from penstock.errors import BrokerError, FencedError, FlowError
-from penstock.testing import Record, Run
+from penstock.testing import CrashPoint, Record, Run
 
 
 class Crash(BaseException):
@@ -184,6 +184,42 @@ def test_a_changed_program_takes_a_batch_over(ended: bool) -> None:
     run.settle()
     assert check(run) == [1, 2, 3]
     assert ids(run.log.records("three")) == [1, 2, 3]
+
+
+def writing(*topics: str) -> ps.App:
+    """A program that writes a stream to some topics."""
+    flow = ps.App("p", transactions=True)
+    rows = flow.stream("t", "id BIGINT")
+    for topic in topics:
+        rows.to(topic)
+    flow.view("n", rows.group_by().agg(n=ps.count()))
+    flow.view(topics[-1], rows.group_by("id").agg(n=ps.count()))
+    return flow
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("then", [None, "plan", "output", "transaction"])
+@pytest.mark.parametrize("last", [("out", "x"), ("out", "y"), ("out", "x", "y")])
+def test_several_programs_take_a_batch_over(
+    is_first: bool, then: CrashPoint | None, last: tuple[str, ...]
+) -> None:
+    """Also the very first one, whose version isn't there; each topic that two of them write has it once."""
+    run = ps.testing.run(writing("out", "x"), shaken=False)
+    run.send("t", id=0)
+    if not is_first:
+        run.settle()
+        run.send("t", id=1)
+    assert run.crash("transaction")
+    run.change(writing("out", "y"))
+    if then is not None:
+        assert run.crash(then)
+        run.change(writing(*last))
+    run.send("t", id=2)
+    run.settle()
+    expected = [0, 2] if is_first else [0, 1, 2]
+    topics = ("out", "y") if then is None else last
+    assert {topic: ids(run.topic(topic)) for topic in topics} == dict.fromkeys(topics, expected)
+    assert run.view("n").rows() == [{"n": len(expected)}]
 
 
 def retain_from(run: Run, first: int) -> None:

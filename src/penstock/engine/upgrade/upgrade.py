@@ -542,6 +542,7 @@ class Upgrade:
                 "number": plan["version"],
                 "incarnation": plan.get("incarnation", ""),
                 "outputs": sorted(self._base.get("outputs", {})),
+                "before": plan.get("repeats"),
             },
             "starts": {f"{s['topic']}/{s['partition']}": s["start"] for s in plan["splits"]},
             "ends": {f"{s['topic']}/{s['partition']}": s["end"] for s in plan["splits"]},
