@@ -14,9 +14,9 @@ from tests.effort import examples
 
 from penstock.core.time import INSTANT_MAX_US, INSTANT_MIN_US, instant_text
 from penstock.engine.letters import letters as module
+from penstock.engine.letters.box import letters_outgoing
 from penstock.engine.letters.letters import Letters, headers_of
 from penstock.engine.letters.reasons import Reasons, instant_texts
-from penstock.engine.outgoing import dead_letters_outgoing
 from penstock.wire.columns import decode, encode
 from penstock.wire.headers import header_pairs
 
@@ -92,7 +92,7 @@ def test_a_letter_says_what_its_record_was(some: list[Any], seed: int) -> None:
             Letters.of_records(decode(batch), half, reasons.take(pa.array(half)))
             for half in (rows[: n // 2], rows[n // 2 :])
         ]
-    sent = dead_letters_outgoing("t/3", Letters.joined(parts), partitions=2, wall_us=50_000)
+    sent = letters_outgoing("t/3", Letters.joined(parts), partitions=2, wall_us=50_000)
     assert sent.partition == 1
     assert sent.timestamps_ms.tolist() == [min(at, 50) for at in times.tolist()]
 
@@ -138,10 +138,10 @@ def test_a_flood_makes_no_object_for_each_letter() -> None:
             nonlocal count
             count += event in ("call", "c_call")
 
-        dead_letters_outgoing("t/0", letters_of(records, times), partitions=1, wall_us=0)
+        letters_outgoing("t/0", letters_of(records, times), partitions=1, wall_us=0)
         sys.setprofile(note)
         try:
-            dead_letters_outgoing("t/0", letters_of(records, times), partitions=1, wall_us=0)
+            letters_outgoing("t/0", letters_of(records, times), partitions=1, wall_us=0)
         finally:
             sys.setprofile(None)
         calls.append(count)

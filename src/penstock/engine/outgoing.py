@@ -15,13 +15,11 @@ from penstock.core.delta import TIME
 from penstock.core.partitioner import murmur2_partitions
 from penstock.engine.encoding import Registry, RowEncoder, encoder_for, key_texts
 from penstock.engine.letters.culprits import Guard
-from penstock.engine.letters.letters import Letters, headers_of
 from penstock.engine.log import Outgoing
 from penstock.flow.graph import Origin, OutputNode
 from penstock.ops.rows import Refused
 
 __all__ = [
-    "dead_letters_outgoing",
     "from_bytes",
     "joined",
     "rows_outgoing",
@@ -214,20 +212,6 @@ def _joined(parts: list[Outgoing]) -> Outgoing:
         pa.concat_arrays(keys) if keys else None,
         pa.concat_arrays([part.values for part in parts]),
         np.concatenate([part.timestamps_ms for part in parts]),
-    )
-
-
-def dead_letters_outgoing(
-    origin: str, letters: Letters, *, partitions: int, wall_us: int
-) -> Outgoing:
-    """Dead letters as records: key and value as they were, the rest as headers."""
-    topic, _, partition = origin.rpartition("/")
-    return Outgoing(
-        partition=int(partition) % partitions,
-        keys=letters.keys,
-        values=letters.values,
-        timestamps_ms=np.minimum(letters.timestamps_ms, wall_us // 1_000),
-        headers=headers_of(letters, topic, partition),
     )
 
 

@@ -19,16 +19,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import pyarrow as pa
 
 from penstock.core.vectors import Vector
 from penstock.ops.kept import Shared
-from penstock.ops.rows import Refused
 from penstock.state.files import StateFiles
 from penstock.state.runs import Writer
 from penstock.state.trace import Trace
+
+if TYPE_CHECKING:
+    from penstock.ops.rows import Refused
 
 __all__ = [
     "Clockless",

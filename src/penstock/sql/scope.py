@@ -12,7 +12,7 @@ from penstock.core.names import hint, known_names
 from penstock.errors import SchemaError
 from penstock.expr.duck import EvaluationError, types_of
 from penstock.expr.expression import known_type, sql_type
-from penstock.expr.failing import row_parts
+from penstock.expr.tried import row_parts
 from penstock.flow import Flow
 from penstock.flow.graph import Node
 from penstock.flow.rolling import RowWindow

@@ -6,12 +6,13 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from penstock.engine.letters.letters import Letters
+import numpy as np
+
+from penstock.engine.letters.letters import Letters, headers_of
 from penstock.engine.log import Outgoing
-from penstock.engine.outgoing import dead_letters_outgoing
 from penstock.engine.plan import Plan
 
-__all__ = ["LetterBox", "of_any"]
+__all__ = ["LetterBox", "letters_outgoing", "of_any"]
 
 AT_ONCE: Final = 10_000
 """Letters of an origin that are written together: bounds memory, and how often is written."""
@@ -78,7 +79,7 @@ class LetterBox:
 
     def _write(self, origin: str, letters: Letters) -> None:
         maker, _, part = origin.rpartition("/")
-        outgoing = dead_letters_outgoing(
+        outgoing = letters_outgoing(
             f"{self._names.get(maker, maker)}/{part}",
             letters,
             partitions=self.partitions,
@@ -88,3 +89,15 @@ class LetterBox:
         if writer not in self.plan.writers:
             writer = of_any(self.topic, part)
         self._send(self.topic, writer, outgoing)
+
+
+def letters_outgoing(origin: str, letters: Letters, *, partitions: int, wall_us: int) -> Outgoing:
+    """Dead letters as records: key and value as they were, the rest as headers."""
+    topic, _, partition = origin.rpartition("/")
+    return Outgoing(
+        partition=int(partition) % partitions,
+        keys=letters.keys,
+        values=letters.values,
+        timestamps_ms=np.minimum(letters.timestamps_ms, wall_us // 1_000),
+        headers=headers_of(letters, topic, partition),
+    )

@@ -31,7 +31,7 @@ import pyarrow as pa
 from penstock.core import vectors
 from penstock.core.schema import Schema
 from penstock.expr.duck import EvaluationError, query_tables
-from penstock.expr.failing import tried_query
+from penstock.expr.tried import query_of_failing, tried_query
 from penstock.ops.bases import Timeless, changes_of
 from penstock.ops.kept import Kept
 from penstock.ops.operator import Context, Prepared, Step
@@ -251,8 +251,16 @@ class GroupQuery(Timeless):
             return [self._asked(rows, tried_query(self.query) or self.query, as_written=True)]
         except EvaluationError:
             if len(groups) == 1:
-                return [self._null(rows)]
+                return [self._of_one(rows)]
         return [part for half in _halves(rows, groups) for part in self._of_failing(*half)]
+
+    def _of_one(self, rows: Sequence[pa.RecordBatch]) -> pa.Table:
+        """What is given of one group for which the query fails."""
+        tables = {f"rows{port}": self._table(port, one) for port, one in enumerate(rows)}
+        try:
+            return self._fitting(query_of_failing(self.query, tables))
+        except EvaluationError:
+            return self._null(rows)
 
     def _null(self, rows: Sequence[pa.RecordBatch]) -> pa.Table:
         """The row of a group that nothing else can be given of."""
@@ -277,7 +285,11 @@ class GroupQuery(Timeless):
     ) -> pa.Table:
         """What a query gives of rows; raises `EvaluationError`."""
         tables = {f"rows{port}": self._table(port, one) for port, one in enumerate(rows)}
-        found = query_tables(tables, query, as_written=as_written).rename_columns(self.output.names)
+        return self._fitting(query_tables(tables, query, as_written=as_written))
+
+    def _fitting(self, found: pa.Table) -> pa.Table:
+        """An answer with the output's columns; raises `EvaluationError`."""
+        found = found.rename_columns(self.output.names)
         if found.schema.types == self.output.types:
             return found
         try:
