@@ -36,6 +36,7 @@ EXAMPLES: Final = {
     "spark": "spark://master:7077",
     "state": "s3://bucket/shop",
     "listen": "127.0.0.1:9092",
+    "address": "10.0.0.5",
 }
 
 
@@ -47,6 +48,8 @@ class App(DatabaseFlow):
         log: `kafka://host:port`, `kafka+tls://user@host:port` (the password is in the environment,
             PENSTOCK_PASSWORD); by default an embedded broker whose log is in the directory.
         spark: `spark://…`; by default Spark runs on this machine.
+        address: of this machine, at which a cluster's workers reach it; by default SPARK_LOCAL_IP of the
+            environment, else the address from which this machine sends to Spark's master.
         listen: `host:port` of the embedded broker, on loopback. By default, or with port 0, the address
             of the last run, at first a free port.
         directory: where the log and the state are stored; by default `NAME.penstock` in the working
@@ -74,6 +77,7 @@ class App(DatabaseFlow):
         log: str | None = None,
         listen: str | None = None,
         spark: str | None = None,
+        address: str | None = None,
         directory: str | Path | None = None,
         state: str | None = None,
         cores: int | None = None,
@@ -89,9 +93,10 @@ class App(DatabaseFlow):
         check_number(cores, "cores", 1, CORES_MAX)
         if shards is not None:
             check_number(shards, "shards", 1, CORES_MAX)
-        for what, address in (("log", log), ("spark", spark), ("state", state), ("listen", listen)):
-            if address is not None:
-                check_text(address, what, f"{what}={EXAMPLES[what]!r}")
+        given = {"log": log, "spark": spark, "state": state, "listen": listen, "address": address}
+        for what, text in given.items():
+            if text is not None:
+                check_text(text, what, f"{what}={EXAMPLES[what]!r}")
         if not isinstance(directory, str | Path | None):
             raise FlowError(f"expected directory as a path, such as 'shop'; found {directory!r}")
         if spark is not None and state is None:
@@ -104,6 +109,7 @@ class App(DatabaseFlow):
         self.settings = Settings(
             folder,
             spark=spark,
+            address=address,
             state=state,
             cores=cores,
             rows_max=batch_rows,
@@ -197,7 +203,13 @@ class App(DatabaseFlow):
         with (
             heart.beating(),
             _signals(self._stop),
-            session_for(self.name, where.spark, where.spark_folder, cores=where.cores) as spark,
+            session_for(
+                self.name,
+                where.spark,
+                where.spark_folder,
+                cores=where.cores,
+                address=where.address,
+            ) as spark,
             self._open_log() as address,
         ):
             self.address = address

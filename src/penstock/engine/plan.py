@@ -39,6 +39,7 @@ class Settings:
     Attributes:
         directory: of the state and Spark's log.
         spark: `spark://…`; None runs Spark on this machine.
+        address: of this machine, for a cluster's workers; None: on the way to Spark's master.
         state: a URI that pyarrow knows, for state that a cluster shares; None is in `directory`.
         cores: tasks at a time.
         rows_max: of one partition in one batch.
@@ -48,6 +49,7 @@ class Settings:
 
     directory: Path
     spark: str | None = None
+    address: str | None = None
     state: str | None = None
     cores: int = 2
     rows_max: int = Limits.rows_max

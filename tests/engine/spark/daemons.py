@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +20,7 @@ from penstock.engine.spark.java import java_home
 __all__ = ["PATIENCE_S", "Daemon", "master", "worker"]
 
 PATIENCE_S: Final = 300.0
+LOOPBACK: Final = "127.0.0.1"
 DEPLOY: Final = "org.apache.spark.deploy"
 
 
@@ -31,11 +32,22 @@ class Daemon:
         name: of its log.
         arguments: of `spark-class`.
         says: what it says when it is there.
+        host: its address.
+        within: what its command is an argument of: `ip netns exec NAME`.
     """
 
-    def __init__(self, folder: Path, name: str, *arguments: str, says: str) -> None:
-        self._command = [str(Path(pyspark.__file__).parent / "bin" / "spark-class"), *arguments]
-        self._folder, self._says = folder, says
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        *arguments: str,
+        says: str,
+        host: str = LOOPBACK,
+        within: Sequence[str] = (),
+    ) -> None:
+        spark_class = Path(pyspark.__file__).parent / "bin" / "spark-class"
+        self._command = [*within, str(spark_class), *arguments]
+        self._folder, self._says, self._host = folder, says, host
         self._log = folder / f"{name}.log"
         self.start()
 
@@ -43,7 +55,7 @@ class Daemon:
         """Starts it, for the first time or after `kill`."""
         env = os.environ | {
             "JAVA_HOME": str(java_home(self._folder)),
-            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_IP": self._host,
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_WORKER_DIR": str(self._folder / "work"),
             "SPARK_DAEMON_MEMORY": "256m",
@@ -76,24 +88,34 @@ class Daemon:
 
 
 @contextlib.contextmanager
-def master(folder: Path) -> Iterator[str]:
+def master(folder: Path, host: str = LOOPBACK, within: Sequence[str] = ()) -> Iterator[str]:
     """A master; its address."""
     port = free_port()
-    address = ("--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")
+    address = ("--host", host, "--port", str(port), "--webui-port", "0")
     says = "I have been elected leader"
-    daemon = Daemon(folder, "master", f"{DEPLOY}.master.Master", *address, says=says)
+    kind = f"{DEPLOY}.master.Master"
+    daemon = Daemon(folder, "master", kind, *address, says=says, host=host, within=within)
     try:
-        yield f"spark://127.0.0.1:{port}"
+        yield f"spark://{host}:{port}"
     finally:
         daemon.end()
 
 
 @contextlib.contextmanager
-def worker(folder: Path, address: str, name: str = "worker") -> Iterator[Daemon]:
-    """A worker with two cores, of the master at an address."""
-    arguments = ("-c", "2", "-m", "1500m", "--webui-port", "0", address)
+def worker(
+    folder: Path,
+    address: str,
+    name: str = "worker",
+    *,
+    memory: str = "1500m",
+    host: str = LOOPBACK,
+    within: Sequence[str] = (),
+) -> Iterator[Daemon]:
+    """A worker with two cores, of the master at an address. An executor takes a gigabyte of its memory."""
+    arguments = ("-c", "2", "-m", memory, "--webui-port", "0", address)
     says = "Successfully registered with master"
-    daemon = Daemon(folder, name, f"{DEPLOY}.worker.Worker", *arguments, says=says)
+    kind = f"{DEPLOY}.worker.Worker"
+    daemon = Daemon(folder, name, kind, *arguments, says=says, host=host, within=within)
     try:
         yield daemon
     finally:

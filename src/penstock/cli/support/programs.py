@@ -26,6 +26,7 @@ SETTINGS: Final = (
     "log",
     "listen",
     "spark",
+    "address",
     "state",
     "directory",
     "cores",

@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias
 
 from penstock.engine.spark import archive, scratch, standby
+from penstock.engine.spark.addresses import LOOPBACK, address_towards
 from penstock.engine.spark.java import java_home
 from penstock.errors import FlowError, SetupError
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
 __all__ = ["Place", "Spark", "session_for", "start_context", "start_session"]
@@ -37,7 +38,6 @@ Place: TypeAlias = "SparkContext | SparkSession"
 # small, it holds 304 MB after its first jobs instead of 398, for the same processor time.
 # Figures for jstat, which nothing reads, would wake it twenty times a second.
 JVM_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms48m -Xmn16m -XX:-UsePerfData"
-LOOPBACK: Final = "127.0.0.1"
 # Each task has one core; libraries that start a thread per core would fight over it.
 THREADS: Final = {"POLARS_MAX_THREADS": "1", "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
 LANE_FAILURES_MAX: Final = 64
@@ -52,6 +52,7 @@ class Spark:
         start: begins another; None: Spark is the program's own, which alone may begin it again.
         master: of what is begun; None is this machine.
         before: called before one is begun, on the caller's thread.
+        address: of this machine, at which workers reach it; None: Spark's own, or the way to its server.
     """
 
     def __init__(
@@ -60,8 +61,10 @@ class Spark:
         start: Callable[[], Place] | None = None,
         master: str | None = None,
         before: Callable[[], object] = lambda: None,
+        address: str | None = None,
     ) -> None:
         self._start, self._own_master, self._before = start, master, before
+        self._address = address
         self._place: Future[Place] = Future()
         if place is not None:
             self._place.set_result(place)
@@ -105,7 +108,7 @@ class Spark:
         """Where lanes reach this process; waits for Spark likewise."""
         if self.can_start_again and self._own_master is None:
             return LOOPBACK
-        return _setting(self.place, "spark.driver.host") or LOOPBACK
+        return self._address or _setting(self.place, "spark.driver.host") or LOOPBACK
 
     @property
     def can_start_again(self) -> bool:
@@ -138,7 +141,9 @@ class Spark:
 
 
 @contextlib.contextmanager
-def session_for(name: str, master: str | None, folder: Path, *, cores: int) -> Iterator[Spark]:
+def session_for(
+    name: str, master: str | None, folder: Path, *, cores: int, address: str | None = None
+) -> Iterator[Spark]:
     """The session or context that the program has, left as it is; or a context of the pipeline's own, until
     the block ends.
 
@@ -157,14 +162,14 @@ def session_for(name: str, master: str | None, folder: Path, *, cores: int) -> I
                 "if there is one. Stop it first, or omit spark=…"
             )
         folder.mkdir(parents=True, exist_ok=True)
-        yield Spark(theirs)
+        yield Spark(theirs, address=address)
         return
     is_over = threading.Event()
     start = functools.partial(
-        start_context, name, master, folder, cores=cores, is_over=is_over.is_set
+        start_context, name, master, folder, cores=cores, address=address, is_over=is_over.is_set
     )
     stand_by = functools.partial(_stand_by, folder) if master is None else lambda: None
-    spark = Spark(start=start, master=master, before=stand_by)
+    spark = Spark(start=start, master=master, before=stand_by, address=address)
     try:
         yield spark
     finally:
@@ -239,6 +244,7 @@ def start_context(
     *,
     cores: int,
     jvm_options: str | None = None,
+    address: str | None = None,
     is_over: Callable[[], bool] = lambda: False,
 ) -> SparkContext:
     """Starts Spark, where none is active.
@@ -247,12 +253,15 @@ def start_context(
         name: of the application.
         master: `spark://…`; None runs Spark in a process of this machine.
         folder: for Spark's log and the Java launcher.
-        cores: to use on this machine, where `master` is None.
+        cores: to use.
         jvm_options: in addition to Penstock's own; None uses the archive of classes, where there is one.
+        address: of this machine, at which workers reach it; None: SPARK_LOCAL_IP, else the one on the way
+            to the master.
         is_over: asked between two steps; when it is true, Spark is no longer needed.
 
     Raises:
         SetupError: it is over.
+        OSError: there is no way to the master.
     """
     from pyspark import SparkConf, SparkContext
 
@@ -265,15 +274,13 @@ def start_context(
         jvm_options = archive.use_options(java)
     os.environ["JAVA_HOME"] = str(java)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+    where = _local_ip(master, address)
     options: dict[str, str] = {
         "spark.app.name": name,
         "spark.master": master or f"local[{cores},{LANE_FAILURES_MAX}]",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "1g",
-        "spark.driver.bindAddress": LOOPBACK,
-        "spark.driver.host": LOOPBACK,
         "spark.python.worker.reuse": "true",
         "spark.python.daemon.module": "penstock.engine.spark.workers",
         "spark.sql.session.timeZone": "UTC",
@@ -291,9 +298,6 @@ def start_context(
         temporary = scratch.begin(folder)
         options["spark.local.dir"] = str(temporary)
         options["spark.driver.extraJavaOptions"] += f' "-Djava.io.tmpdir={temporary}"'
-    else:
-        for key in ("spark.driver.bindAddress", "spark.driver.host"):
-            del options[key]
 
     def check() -> None:
         if is_over():
@@ -301,11 +305,48 @@ def start_context(
 
     check()
     if SparkContext._gateway is None:  # noqa: SLF001 - else there is a JVM, which is used again
-        beside = _stand_by(folder) if master is None else {}
-        with (folder / "spark.log").open("ab") as log, _environment(THREADS | beside):
+        environment = THREADS | (_stand_by(folder) if master is None else {})
+        if where is not None:
+            environment["SPARK_LOCAL_IP"] = where
+        with (folder / "spark.log").open("ab") as log, _environment(environment):
             _launch(options, log)
     check()
-    return SparkContext.getOrCreate(SparkConf().setAll(list(options.items())))
+    conf = SparkConf().setAll(list(options.items()))
+    is_given = master is None or address is not None
+    return SparkContext.getOrCreate(_configure(conf, master, cores, where, is_given=is_given))
+
+
+def _local_ip(master: str | None, address: str | None) -> str | None:
+    """The address that the driver has for its workers; None: Spark itself is to find it.
+
+    Raises:
+        OSError: there is no way to the master.
+    """
+    if master is None or address is not None:
+        return LOOPBACK if master is None else address
+    return None if os.environ.get("SPARK_LOCAL_IP") else address_towards(master)
+
+
+def _configure(
+    conf: SparkConf, master: str | None, cores: int, address: str | None, *, is_given: bool
+) -> SparkConf:
+    """Adds what Spark's own configuration may override, in `spark-defaults.conf` or `PYSPARK_SUBMIT_ARGS`.
+
+    Args:
+        conf: Spark's configuration, and what counts in any case.
+        master: see `start_context`.
+        cores: that the lanes need.
+        address: of the driver; None: Spark finds it.
+        is_given: whether the address counts in any case as well.
+    """
+    if address is not None:
+        for key in ("spark.driver.bindAddress", "spark.driver.host"):
+            (conf.set if is_given else conf.setIfMissing)(key, address)
+    if master is not None:
+        # Without a limit, a pipeline takes all cores of a standalone cluster, and the next one gets none.
+        each = int(conf.get("spark.task.cpus", "1") or "1")
+        conf.setIfMissing("spark.cores.max", str(cores * each))
+    return conf
 
 
 def _stand_by(folder: Path) -> dict[str, str]:
