@@ -117,10 +117,12 @@ class MemoryLog:
     ) -> dict[str, dict[int, int]]:
         return self.end_offsets({topic for topic, _ in offsets})
 
+    def expect(self, topic_ids: Mapping[str, str]) -> None:
+        """See `Log`: nothing happens between a plan and its reading."""
+
     def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[Records]:
         """See `Log`."""
-        records = self._topics[topic][partition][start:end]
-        if records:
+        if records := self._topics[topic][partition][start:end]:
             keys = pa.array([r.key for r in records], pa.binary())
             values = pa.array([r.value for r in records], pa.binary())
             times = np.array([r.timestamp_ms for r in records], np.int64)
@@ -148,14 +150,8 @@ class MemoryLog:
         stored = self._stored[where]
         assert first <= len(stored), "a writer's sequence has a gap"
         keys = itertools.repeat(None) if outgoing.keys is None else outgoing.keys.to_pylist()
-        headers = outgoing.header_pairs()
-        rows = zip(
-            keys,
-            outgoing.values.to_pylist(),
-            outgoing.timestamps_ms.tolist(),
-            headers,
-            strict=False,
-        )
+        values, times = outgoing.values.to_pylist(), outgoing.timestamps_ms.tolist()
+        rows = zip(keys, values, times, outgoing.header_pairs(), strict=False)
         for sequence, (key, value, at_ms, named) in enumerate(rows, first):
             if sequence < len(stored):
                 _check_same(topic, stored[sequence], key, value, at_ms)

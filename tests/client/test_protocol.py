@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -17,7 +18,8 @@ from penstock.client.network.connection import Connection
 from penstock.errors import BrokerError, ProtocolError
 from penstock.wire import messages
 
-FETCH_VERSIONS = range(4, 13)
+FETCH_VERSIONS = range(4, 14)
+IDS = {name: uuid.uuid5(uuid.NAMESPACE_DNS, name) for name in "abt"}
 PRODUCE_VERSIONS = range(3, 10)
 
 
@@ -32,12 +34,18 @@ class TestMessages:
     def test_fetch_request(self, version):
         """Each version of a Fetch request reads as what was asked for."""
         wanted = [("a", 0, 5), ("b", 1, 6), ("a", 2, 7)]
-        data = hot.fetch_request(version, wanted, wait_ms=9, bytes_max=99, isolation=1)
+        data = hot.fetch_request(version, wanted, wait_ms=9, bytes_max=99, isolation=1, ids=IDS)
         found = messages.request_codec(1, version).decode(data)
         assert (found["max_wait"], found["min_bytes"], found["max_bytes"]) == (9, 1, 99)
         assert found["isolation_level"] == 1
+        names = {str(one): name for name, one in IDS.items()}
         topics = [
-            (topic["topic"], part["partition"], part["fetch_offset"], part["partition_max_bytes"])
+            (
+                topic.get("topic") or names[str(topic["topic_id"])],
+                part["partition"],
+                part["fetch_offset"],
+                part["partition_max_bytes"],
+            )
             for topic in found["topics"]
             for part in topic["partitions"]
         ]
@@ -56,12 +64,14 @@ class TestMessages:
             "aborted_transactions": [{"producer_id": 1, "first_offset": 2}],
             "records": b"records",
         }
-        fields = {"responses": [{"topic": "t", "partitions": [part, part | {"records": None}]}]}
+        named = {"topic": "t"} if version < hot.FETCH_BY_ID else {"topic_id": IDS["t"]}
+        fields = {"responses": [{**named, "partitions": [part, part | {"records": None}]}]}
         frame = answer(1, version, fields)
         error, (one, two) = hot.read_fetch(version, frame)
         assert error == 0
         start = 2 if version >= 5 else -1
-        assert (one.topic, one.partition, one.error, one.high_watermark) == ("t", 3, 1, 10)
+        assert one.topic == ("t" if version < hot.FETCH_BY_ID else str(IDS["t"]))
+        assert (one.partition, one.error, one.high_watermark) == (3, 1, 10)
         assert one.log_start == start
         assert bytes(frame[one.start : one.end]) == b"records"
         assert two.start == two.end
@@ -99,7 +109,7 @@ class TestMessages:
         assert topics == {"a": hot.TopicMetadata(0, False, {1: 7})}
 
     @settings(deadline=None)
-    @given(data=st.binary(max_size=200), version=st.sampled_from([4, 7, 11, 12]))
+    @given(data=st.binary(max_size=200), version=st.sampled_from([4, 7, 11, 12, 13]))
     def test_any_bytes(self, data, version):
         """Any bytes at all are an answer or a protocol error."""
         readers: list[Callable[[], object]] = [
@@ -113,11 +123,12 @@ class TestMessages:
             except ProtocolError:
                 continue
 
-    @pytest.mark.parametrize("version", [4, 12])
+    @pytest.mark.parametrize("version", [4, 12, 13])
     def test_cut_answers(self, version):
         """An answer that is cut anywhere is a protocol error."""
         part = {"partition_index": 0, "high_watermark": 10, "records": b"records"}
-        frame = answer(1, version, {"responses": [{"topic": "t", "partitions": [part]}]})
+        named = {"topic": "t"} if version < hot.FETCH_BY_ID else {"topic_id": IDS["t"]}
+        frame = answer(1, version, {"responses": [{**named, "partitions": [part]}]})
         for cut in range(len(frame)):
             with pytest.raises(ProtocolError):
                 hot.read_fetch(version, frame[:cut])

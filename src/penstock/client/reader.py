@@ -8,6 +8,7 @@ a receive buffer of its own: `Records` stay valid for as long as they are held.
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -58,6 +59,7 @@ class _Cursor:
     chunk_bytes: int
     may_skip: bool
     on_damage: OnDamage | None = None
+    topic_id: uuid.UUID | None = None
     bytes_per_offset: float = 0.0
     flight: _Flight | None = None
     end_seen_at: float | None = None
@@ -126,6 +128,7 @@ class Reader:
         chunk_bytes: int = CHUNK_BYTES,
         missing: Literal["error", "skip"] = "error",
         on_damage: OnDamage | None = None,
+        topic_id: uuid.UUID | None = None,
     ) -> Iterator[Records]:
         """Reads the records with `from_offset <= offset < to_offset`, in order.
 
@@ -141,18 +144,22 @@ class Reader:
             missing: what to do where retention has removed the first offsets: `error`, or `skip`.
             on_damage: called with records that the broker can't read, which are then skipped; without
                 it they are an error.
+            topic_id: of the topic that is meant. Brokers of Kafka 3.1 or newer refuse another one of the
+                name, which was created since.
 
         Yields:
             Records that are never empty.
 
         Raises:
             BrokerError: `OFFSET_OUT_OF_RANGE` where offsets were removed, `CORRUPT_MESSAGE` where the
-                broker can't read them; or patience ran out.
+                broker can't read them, `UNKNOWN_TOPIC_ID`; or patience ran out.
             CorruptError: a batch is damaged.
             LimitError: a single batch unpacks to more than `DECOMPRESSED_BYTES_MAX`.
         """
         may_skip = missing == "skip"
-        cursor = _Cursor(topic, partition, from_offset, to_offset, chunk_bytes, may_skip, on_damage)
+        cursor = _Cursor(
+            topic, partition, from_offset, to_offset, chunk_bytes, may_skip, on_damage, topic_id
+        )
         try:
             while cursor.position < cursor.stop:
                 batches = self._cluster.attempt(
@@ -202,7 +209,11 @@ class Reader:
     def _request(self, cursor: _Cursor) -> _Flight:
         """Sends a request for what follows the cursor's position."""
         connection = self._cluster.leader(cursor.topic, cursor.partition)
-        version = self._cluster.version(connection, hot.FETCH, hot.FETCH_VERSIONS)
+        known = hot.FETCH_VERSIONS
+        ids = None
+        if cursor.topic_id is not None:
+            known, ids = (known[0], hot.FETCH_BY_ID), {cursor.topic: cursor.topic_id}
+        version = self._cluster.version(connection, hot.FETCH, known)
         bytes_max = cursor.chunk_bytes
         if cursor.bytes_per_offset:
             rest = (cursor.stop - cursor.position) * cursor.bytes_per_offset * _ESTIMATE_SLACK
@@ -213,6 +224,7 @@ class Reader:
             wait_ms=WAIT_MS,
             bytes_max=bytes_max,
             isolation=self._isolation,
+            ids=ids,
         )
         flexible = version >= hot.FETCH_FLEXIBLE
         number = connection.send(hot.FETCH, version, [request], flexible=flexible)

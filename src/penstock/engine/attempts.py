@@ -15,7 +15,8 @@ from typing import Final
 from penstock.engine.log import Log
 from penstock.engine.plan import Plan, Split
 from penstock.engine.store import Json, Store
-from penstock.errors import BrokerError
+from penstock.errors import BrokerError, FlowError
+from penstock.flow.graph import Graph
 
 __all__ = [
     "OFFSET_OUT_OF_RANGE",
@@ -24,6 +25,8 @@ __all__ = [
     "Writing",
     "as_it_is",
     "begun_again",
+    "check_begun",
+    "cut_short",
     "input_gone",
     "letters_of_before",
     "letters_until",
@@ -117,6 +120,16 @@ def letters_of_before(begun: Json | None, log: Log, topic: str) -> dict[str, int
     return letters_until(log, topic)
 
 
+def cut_short(plan: Plan, split: Split) -> BrokerError:
+    """What ends an attempt that finds a partition shorter than it was; the driver then looks at the topic."""
+    return BrokerError(
+        f"expected {split.topic}/{split.partition} to reach offset {split.end}, up to which batch "
+        f"{plan.version} reads; found that it ends before",
+        code=OFFSET_OUT_OF_RANGE,
+        retriable=True,
+    )
+
+
 def begun_again(begun: Json, splits: Iterable[Split]) -> tuple[Split, ...]:
     """The splits of a batch that the previous program has begun, of those that would come next."""
     found = []
@@ -148,6 +161,34 @@ def as_it_is(begun: Json, log: Log, topics: Collection[str]) -> Json:
     }
     marks = {topic: us for topic, us in begun["watermark_us"].items() if topic not in anew}
     return {**begun, **read, "watermark_us": marks, "writers": {}}
+
+
+def check_begun(
+    number: int,
+    begun: Mapping[str, int],
+    known: Mapping[str, str],
+    graph: Graph,
+    ends: Mapping[str, Mapping[int, int]],
+    ids: Mapping[str, str],
+) -> None:
+    """Checks that a batch that was begun finds the topics that it was to read.
+
+    Args:
+        number: of the batch.
+        begun: see `made_anew`, as the other arguments.
+        known: likewise.
+        graph: for the message.
+        ends: likewise.
+        ids: likewise.
+
+    Raises:
+        FlowError: one was created again.
+    """
+    for topic in made_anew(begun, known, ends, ids):
+        raise FlowError(
+            f"expected {graph.topic_title(topic)} to have what batch {number}, which was begun, is to read; "
+            "found another topic. It was deleted and created again: run the pipeline with --rebuild"
+        )
 
 
 def made_anew(

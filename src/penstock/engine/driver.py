@@ -15,7 +15,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -23,12 +23,13 @@ import orjson
 
 from penstock.client.network.connection import Aside
 from penstock.engine.attempts import (
+    OFFSET_OUT_OF_RANGE,
     Attempts,
     PlannedError,
     Writing,
     begun_again,
+    check_begun,
     letters_of_before,
-    made_anew,
     new_writer,
     unfinished,
     warn_of_lost,
@@ -44,6 +45,7 @@ from penstock.engine.transactions import OutputTransactions, transactional_id
 from penstock.engine.upkeep.keeper import Keeper
 from penstock.engine.versions import (
     add_counts,
+    check_topics,
     first_version,
     noted_floors,
     of_program,
@@ -178,6 +180,9 @@ class Driver:
             plan, reports = self._written(plan, execute, is_new=pending is None)
         except PlannedError:
             return self.step(execute, timeout_s=timeout_s, aside=aside)  # with the plan that counts
+        except Exception:
+            self._topics_looked_s = -TOPICS_EVERY_S  # a topic may be another one
+            raise
         executed = time.perf_counter()
         content = self._merge(plan, reports)
         # A driver that has taken over meanwhile waits for this batch or repeats it: the same in any case.
@@ -279,8 +284,7 @@ class Driver:
 
     def _planned(self) -> Plan | None:
         """The plan of the next batch as the log is now, not written yet; None: there is nothing to do."""
-        self._check_topics()
-        self._check_ids()
+        check_topics(self.version, self.physical, self._ends, self._topic_ids)
         begun = self.version.get("pending")
         number = self.version["version"] + 1
         if begun is not None:
@@ -320,57 +324,28 @@ class Driver:
         topics = [source.topic for source in self._sources()]
         now_s = time.monotonic()
         if now_s - self._topics_looked_s >= TOPICS_EVERY_S:
-            self._topics_looked_s = now_s
-            self._topic_ids = self.log.topic_ids(topics)
-            self._ends = self.log.end_offsets(topics)
+            self._look_at_topics(topics)
         elif all(self.version["offsets"][t].keys() == set(map(str, self._ends[t])) for t in topics):
-            self._ends = self.log.look(self._next_offsets(), timeout_s, aside)
+            try:
+                self._ends = self.log.look(self._next_offsets(), timeout_s, aside)
+            except BrokerError as error:
+                if error.code != OFFSET_OUT_OF_RANGE:
+                    raise
+                # Retention has removed what comes next, or the topic was created again.
+                self._look_at_topics(topics)
         else:  # where reading begins isn't known before the first batch
             self._ends = self.log.end_offsets(topics)
         self._looked_s = time.monotonic()
         if timeout_s > 0:
             self._planning_since = time.perf_counter()
 
-    def _check_topics(self) -> None:
-        """Raises `FlowError` where a topic is not what it was: it has grown, or was created again."""
-        title = self.physical.graph.topic_title
-        for topic, ends in self._ends.items():
-            expected = self.physical.partitions[topic]
-            if len(ends) != expected:
-                raise FlowError(
-                    f"expected {expected} partitions of {title(topic)}; found {len(ends)}. Start the "
-                    "pipeline again: state that depends on the number is recomputed from the log"
-                )
-            for partition, end in ends.items():
-                read = self.version["offsets"][topic].get(str(partition), 0)
-                if end < read:
-                    raise FlowError(
-                        f"expected the partition {partition} of {title(topic)} to reach offset {read}, which "
-                        f"was read already; found its end at {end}. The topic was deleted and "
-                        "created again: run the pipeline with --rebuild"
-                    )
-
-    def _check_ids(self) -> None:
-        """Raises `FlowError` where a topic was created again, however long it is by now."""
-        title = self.physical.graph.topic_title
-        for topic, known in self.version.get("topic_ids", {}).items():
-            if self._topic_ids.get(topic, known) != known and any(
-                self.version["offsets"].get(topic, {}).values()
-            ):
-                raise FlowError(
-                    f"expected {title(topic)} with the id {known}, of which something was read "
-                    f"already; found {self._topic_ids[topic]}. The topic was deleted and created "
-                    "again: run the pipeline with --rebuild"
-                )
+    def _look_at_topics(self, topics: Collection[str]) -> None:
+        self._topics_looked_s = time.monotonic()
+        self._topic_ids = self.log.topic_ids(topics)
+        self._ends = self.log.end_offsets(topics)
 
     def _check_begun(self, number: int, ends: Mapping[str, int], ids: Mapping[str, str]) -> None:
-        """Raises `FlowError` where a topic was created again that a batch was begun to read."""
-        for topic in made_anew(ends, ids, self._ends, self._topic_ids):
-            raise FlowError(
-                f"expected {self.physical.graph.topic_title(topic)} to have what batch {number}, which was "
-                "begun, is to read; found another topic. It was deleted and created again: run the "
-                "pipeline with --rebuild"
-            )
+        check_begun(number, ends, ids, self.physical.graph, self._ends, self._topic_ids)
 
     def _traces_of(self, plan: Plan, lane: int) -> Json:
         """The state that a lane's shards begin a batch with, by operator and shard."""

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -120,6 +121,14 @@ class Log(Protocol):
         """
         ...
 
+    def expect(self, topic_ids: Mapping[str, str]) -> None:
+        """Has `read` refuse topics that were created again since, with a `BrokerError` that may be retried.
+
+        Args:
+            topic_ids: of the topics that are meant, where they are known: see `topic_ids`.
+        """
+        ...
+
     def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[Records]:
         """The records with start <= offset < end, in order, in chunks."""
         ...
@@ -191,6 +200,7 @@ class KafkaLog:
         self._producer = Producer(bootstrap, acks="all", patience_s=patience_s)
         self._patience_s = patience_s
         self._transactions: dict[str, TransactionalProducer] = {}
+        self._expected: dict[str, uuid.UUID] = {}
 
     @property
     def decode_s(self) -> float:
@@ -241,9 +251,16 @@ class KafkaLog:
             ends.setdefault(topic, {})[partition] = end
         return ends
 
+    def expect(self, topic_ids: Mapping[str, str]) -> None:
+        """See `Log`."""
+        self._expected = {topic: uuid.UUID(one) for topic, one in topic_ids.items()}
+
     def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[Records]:
         """See `Log`."""
-        return self._reader.read(topic, partition, start, end, chunk_bytes=READ_BYTES)
+        topic_id = self._expected.get(topic)
+        return self._reader.read(
+            topic, partition, start, end, chunk_bytes=READ_BYTES, topic_id=topic_id
+        )
 
     def new_writer(self) -> Writer:
         """See `Log`."""

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from penstock.core import vectors
 from penstock.core.delta import OFFSET, TIME, WATERMARK
-from penstock.engine.attempts import OFFSET_OUT_OF_RANGE, input_gone
+from penstock.engine.attempts import OFFSET_OUT_OF_RANGE, cut_short, input_gone
 from penstock.engine.letters.box import LetterBox
 from penstock.engine.letters.culprits import Guard
 from penstock.engine.letters.failures import within
@@ -139,6 +139,7 @@ class LaneBatch:
         if job.relaxed and isinstance(self.files, LocalStateFiles):
             self.files = self.files.relaxed()
         self.log = job.open_log()
+        self.log.expect(plan.topic_ids)
         self.parcels: list[Parcel] = []
         self.waiting: dict[tuple[str, int], list[Handed]] = defaultdict(list)
         self.traces: dict[str, dict[str, Json]] = defaultdict(dict)
@@ -288,9 +289,9 @@ class LaneBatch:
                     raise input_gone(self.plan, split) from error
                 first = self.log.start_offsets([split.topic])[split.topic][split.partition]
                 reader.lost_count = min(first, split.end) - split.start
-                chunks = self.log.read(split.topic, split.partition, first, split.end)
                 if reader.lost_count <= 0:
-                    raise
+                    raise cut_short(self.plan, split) from error
+                chunks = self.log.read(split.topic, split.partition, first, split.end)
                 continue
             self._since = self.clock.add("fetch", started)
             self.clock.seconds["decode"] += self.log.decode_s - decoded_s

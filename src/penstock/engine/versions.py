@@ -18,7 +18,7 @@ from penstock.engine.plan import Plan
 from penstock.engine.states.sharing import lent
 from penstock.engine.store import Json, Store
 from penstock.engine.watermarks import no_producers
-from penstock.errors import CorruptError
+from penstock.errors import CorruptError, FlowError
 from penstock.flow.graph import Closed, OutputNode, RowStep, Source, Stateful, origins, row_key
 from penstock.ops import Operator
 from penstock.ops.rows import Select, Where
@@ -29,6 +29,7 @@ __all__ = [
     "add_counts",
     "before_first",
     "change_of",
+    "check_topics",
     "equal_rows",
     "first_version",
     "noted_floors",
@@ -202,6 +203,47 @@ def before_first(physical: Physical, plan: Json) -> Json:
     ):  # of earlier releases, the writers say what that program writes
         content["outputs"] = plan["outputs"]
     return {**content, "operators": {}, "nodes": [], "writers": plan["writers"]}
+
+
+def check_topics(
+    version: Json,
+    physical: Physical,
+    ends: Mapping[str, Mapping[int, int]],
+    ids: Mapping[str, str],
+) -> None:
+    """Checks that the topics are those that a version has read.
+
+    Args:
+        version: of the pipeline.
+        physical: its program.
+        ends: of the topics, the offset after the last record of each partition.
+        ids: of the topics.
+
+    Raises:
+        FlowError: one has grown, or was created again, however long it is by now.
+    """
+    title = physical.graph.topic_title
+    again = "The topic was deleted and created again: run the pipeline with --rebuild"
+    for topic, found in ends.items():
+        expected = physical.partitions[topic]
+        if len(found) != expected:
+            raise FlowError(
+                f"expected {expected} partitions of {title(topic)}; found {len(found)}. Start the "
+                "pipeline again: state that depends on the number is recomputed from the log"
+            )
+        for partition, end in found.items():
+            read = version["offsets"][topic].get(str(partition), 0)
+            if end < read:
+                raise FlowError(
+                    f"expected the partition {partition} of {title(topic)} to reach offset {read}, which "
+                    f"was read already; found its end at {end}. {again}"
+                )
+    for topic, known in version.get("topic_ids", {}).items():
+        if ids.get(topic, known) != known and any(version["offsets"].get(topic, {}).values()):
+            raise FlowError(
+                f"expected {title(topic)} with the id {known}, of which something was read already; found "
+                f"{ids[topic]}. {again}"
+            )
 
 
 def without_topics(version: Json, sources: Collection[Source]) -> Json:

@@ -17,7 +17,12 @@ from penstock.client.network.connection import (
     Connection,
     HandshakeError,
 )
-from penstock.client.network.errors import UNKNOWN_TOPIC, UNSUPPORTED_VERSION, broker_error
+from penstock.client.network.errors import (
+    UNKNOWN_TOPIC,
+    UNKNOWN_TOPIC_ID,
+    UNSUPPORTED_VERSION,
+    broker_error,
+)
 from penstock.client.network.security import Security, parse_target
 from penstock.core.names import hint, known_names
 from penstock.errors import BrokerError
@@ -172,9 +177,9 @@ class Cluster:
                 if self._is_interrupted:
                     raise
                 code = e.code if isinstance(e, BrokerError) else 0
-                limit = (
-                    min(patience, UNKNOWN_TOPIC_PATIENCE_S) if code == UNKNOWN_TOPIC else patience
-                )
+                limit = patience
+                if code in {UNKNOWN_TOPIC, UNKNOWN_TOPIC_ID}:
+                    limit = min(patience, UNKNOWN_TOPIC_PATIENCE_S)
                 waited = time.monotonic() - begun
                 if waited + pause > limit:
                     raise self._gave_up(what, waited, e) from e

@@ -1,12 +1,13 @@
 """Metadata, Fetch and Produce by hand: what every worker process needs, without loading a schema.
 
-Versions: Metadata 4, Fetch 4-12, Produce 3-9 and 12; of the ranges Apache Kafka 4.3 serves the last of each.
+Versions: Metadata 4, Fetch 4-13, Produce 3-9 and 12; of the ranges Apache Kafka 4.3 serves the last of each.
 Answers are read from within their frame only, whatever their counts say.
 """
 
 from __future__ import annotations
 
 import struct
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -22,6 +23,8 @@ READ_COMMITTED: Final = 1
 
 METADATA_VERSION: Final = 4
 FETCH_VERSIONS: Final = (4, 12)
+FETCH_BY_ID: Final = 13
+"""The version of Fetch that names topics by their ids: another topic of the name isn't read."""
 FETCH_FLEXIBLE: Final = 12
 PRODUCE_VERSIONS: Final = (3, 9)
 PRODUCE_FLEXIBLE: Final = 9
@@ -139,6 +142,11 @@ class Cursor:
         start = self.skip(size)
         return str(self.view[start : start + size], "utf-8", "replace")
 
+    def uuid(self) -> str:
+        """An id, as text."""
+        start = self.skip(16)
+        return str(uuid.UUID(bytes=bytes(self.view[start : self.at])))
+
     def span(self) -> tuple[int, int]:
         """Where a byte string lies; null is an empty one."""
         size = self.varint() - 1 if self.flexible else self.number("i")
@@ -195,15 +203,17 @@ def fetch_request(
     wait_ms: int,
     bytes_max: int,
     isolation: int = READ_COMMITTED,
+    ids: Mapping[str, uuid.UUID] | None = None,
 ) -> bytes:
     """A Fetch request, without a session.
 
     Args:
-        version: 4 to 12.
+        version: 4 to 13.
         wanted: (topic, partition, offset) of each partition.
         wait_ms: how long the broker may wait for a first byte.
         bytes_max: of each partition and of the whole; the first batch always comes whole.
         isolation: `READ_COMMITTED`, or 0 to read whatever is there.
+        ids: of the topics, which version 13 needs.
     """
     flexible = version >= FETCH_FLEXIBLE
     out = [struct.pack(">iiiib", -1, wait_ms, 1, bytes_max, isolation)]
@@ -214,7 +224,11 @@ def fetch_request(
         by_topic.setdefault(topic, []).append((partition, offset))
     out.append(_count(len(by_topic), flexible=flexible))
     for topic, partitions in by_topic.items():
-        out += [_string(topic, flexible=flexible), _count(len(partitions), flexible=flexible)]
+        named = _string(topic, flexible=flexible)
+        if version >= FETCH_BY_ID:
+            assert ids is not None
+            named = ids[topic].bytes
+        out += [named, _count(len(partitions), flexible=flexible)]
         for partition, offset in partitions:
             out.append(struct.pack(">i", partition))
             out.append(struct.pack(">i", -1) if version >= 9 else b"")  # leader epoch: any
@@ -232,7 +246,7 @@ def fetch_request(
 
 
 def read_fetch(version: int, frame: memoryview) -> tuple[int, list[Fetched]]:
-    """Reads a Fetch answer: its own error code, and each partition's part."""
+    """Reads a Fetch answer: its own error code, and each partition's part. Version 13 has ids as topics."""
     c = Cursor(frame, flexible=version >= FETCH_FLEXIBLE)
     c.tags()  # of the header
     c.number("i")  # throttle time
@@ -242,7 +256,7 @@ def read_fetch(version: int, frame: memoryview) -> tuple[int, list[Fetched]]:
         c.number("i")  # session
     found = []
     for _ in range(c.count()):
-        topic = c.string() or ""
+        topic = (c.string() or "") if version < FETCH_BY_ID else c.uuid()
         found += [_read_fetched(c, version, topic) for _ in range(c.count())]
         c.tags()
     c.tags()
