@@ -44,6 +44,7 @@ class Facts:
         embedded: whether the log is the pipeline's own, which it starts again by itself.
         spark_us: when Spark was there.
         spark_restarts: how often Spark was gone in this run, and has been started again.
+        gathering_us: when a batch last waited for Spark to start its tasks.
         looked_us: when the engine last ended a batch, or found nothing to read.
         batch_us: when the last batch ended.
         batch_ms: how long it took.
@@ -78,6 +79,7 @@ class Facts:
     embedded: bool = False
     spark_us: int | None = None
     spark_restarts: int = 0
+    gathering_us: int | None = None
     looked_us: int | None = None
     batch_us: int | None = None
     batch_ms: float | None = None

@@ -141,6 +141,10 @@ class Heartbeat:
         self.spark_started()  # if it went while it started
         self._note(spark_restarts=self._facts.spark_restarts + 1)
 
+    def gathering(self) -> None:
+        """A batch waits for Spark's tasks."""
+        self._note(gathering_us=self._clock_us())
+
     def planned(self, physical: Physical) -> None:
         """The program is about to run, so."""
         with contextlib.suppress(OSError):  # as of the facts

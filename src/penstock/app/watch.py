@@ -58,6 +58,10 @@ class Watch(Watcher):
         """See `Watcher`."""
         self._heart.spark_restarted()
 
+    def gathering(self) -> None:
+        """See `Watcher`."""
+        self._heart.gathering()
+
     def planned(self, physical: Physical) -> None:
         """See `Watcher`."""
         self._heart.planned(physical)

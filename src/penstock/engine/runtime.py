@@ -60,6 +60,9 @@ class Watcher:
     def spark_restarted(self) -> None:
         """Spark was gone, and has been started again. Called on another thread."""
 
+    def gathering(self) -> None:
+        """A batch waits for Spark to start its tasks. Called every second meanwhile, on another thread."""
+
     def planned(self, physical: Physical) -> None:
         """It is known how the program runs; its first batch follows."""
 
@@ -197,6 +200,7 @@ class _Run:
             log=str(self._settings.spark_folder / "spark.log"),
             on_start=started,
             on_restart=self._watcher.spark_restarted,
+            on_gather=self._watcher.gathering,
         )
 
     def _run(self, job: Job, driver: Driver, last: int | None = None) -> None:

@@ -30,6 +30,7 @@ STALLED_TIMES: Final = 4  # as long as the slowest of the last batches
 STALLED_MAX_US: Final = 120 * SECOND_US  # however long those took
 QUIET_US: Final = 10 * SECOND_US  # without an event, after which a pipeline waits for one
 SLOW_START_US: Final = 60 * SECOND_US  # Spark takes 5 to 20 s
+GATHERING_US: Final = 5 * SECOND_US  # it is said every second that tasks are waited for
 
 
 class State(enum.Enum):
@@ -180,6 +181,8 @@ def _backfilling(facts: Facts, now_us: int) -> Health | None:
     if (unreachable := _log(facts, now_us)) is not None:
         return unreachable
     if facts.looked_us is not None and now_us - facts.looked_us > STALLED_MAX_US:
+        if (gathering := _gathering(facts, now_us)) is not None:
+            return gathering
         return Health(
             State.STALLED,
             facts.looked_us,
@@ -209,13 +212,29 @@ def _starting(facts: Facts, now_us: int) -> Health | None:
             facts.spark_us,
             "Spark runs; its tasks are starting for the first batch.",
         )
-    waiting = _waiting(facts)
-    advice = ""
-    if now_us - since_us > SLOW_START_US:
-        advice = (
-            f"This takes long. Spark's log is {facts.directory}/spark/spark.log{_warning(facts)}."
-        )
-    return Health(State.STARTING, facts.started_us, f"{what}{waiting}", advice)
+    advice = _slow_start(facts, since_us, now_us)
+    return Health(State.STARTING, facts.started_us, f"{what}{_waiting(facts)}", advice)
+
+
+def _slow_start(facts: Facts, since_us: int, now_us: int) -> str:
+    if now_us - since_us <= SLOW_START_US:
+        return ""
+    return f"This takes long. Spark's log is {facts.directory}/spark/spark.log{_warning(facts)}."
+
+
+def _gathering(facts: Facts, now_us: int) -> Health | None:
+    """Whether no batch ends because Spark, or a part of it, is still being started: the engine gives up
+    itself if that takes too long.
+    """
+    assert facts.looked_us is not None, "else it is starting"
+    if facts.gathering_us is not None and now_us - facts.gathering_us <= GATHERING_US:
+        what = "Spark starts its tasks."
+    elif facts.spark_us is None and now_us - facts.looked_us <= STALLED_MAX_US:
+        what = "Spark is being started; batches are slow meanwhile."
+    else:
+        return None
+    advice = _slow_start(facts, facts.looked_us, now_us)
+    return Health(State.STARTING, facts.looked_us, f"{what}{_waiting(facts)}", advice)
 
 
 def _engine(facts: Facts, now_us: int) -> Health | None:
@@ -226,6 +245,8 @@ def _engine(facts: Facts, now_us: int) -> Health | None:
     # While the log was away there was nothing to look at.
     if now_us - max(facts.looked_us, facts.answering_us or 0) <= patience_us:
         return None
+    if (gathering := _gathering(facts, now_us)) is not None:
+        return gathering
     usual = f" (they took {facts.slowest_ms / 1_000:.1f} s at most)" if facts.slowest_ms else ""
     return Health(
         State.STALLED,

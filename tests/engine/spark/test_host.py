@@ -320,3 +320,33 @@ def test_batches_of_lanes_that_stand_in_do_not_count(monkeypatch: pytest.MonkeyP
     with pytest.raises(PenstockError, match="has ended"):
         run(monkeypatch, Alternating(), is_settled=False)
     assert not list(steps)
+
+
+def test_a_batch_that_waits_for_sparks_tasks_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every second, so that nobody takes a pipeline for stalled whose tasks are still being started."""
+    monkeypatch.setattr(module.standby, "fork_lanes", lambda *_: False)
+    said, is_over = threading.Event(), threading.Event()
+
+    class Starting:
+        """Spark that takes long."""
+
+        host, can_start_again = "127.0.0.1", True
+
+        @property
+        def place(self) -> Any:
+            is_over.wait(PATIENCE_S)
+            raise ConnectionAbortedError
+
+        def is_gone(self) -> bool:
+            return False
+
+    class Waiting:
+        def step(self, execute: Any, *, timeout_s: float = 0.0, aside: Any = None) -> Any:
+            return execute(SimpleNamespace(write=None))
+
+    job: Any = SimpleNamespace(physical=SimpleNamespace(graph=SimpleNamespace(nodes=())))
+    spark: Any = Starting()
+    host = SparkHost(spark, job, lanes=1, log="spark.log", on_gather=said.set)
+    host.run(Waiting(), lambda _: None, said.is_set)
+    assert said.is_set()
+    is_over.set()

@@ -97,6 +97,7 @@ class SparkHost:
         log: where Spark's own log is, for messages.
         on_start: called when Spark is there, on another thread.
         on_restart: called when a JVM that was gone has been started again, likewise.
+        on_gather: called every second while Spark's tasks are waited for, likewise.
     """
 
     def __init__(
@@ -108,10 +109,11 @@ class SparkHost:
         log: str,
         on_start: Callable[[], None] = lambda: None,
         on_restart: Callable[[], None] = lambda: None,
+        on_gather: Callable[[], None] = lambda: None,
     ) -> None:
         self.spark, self.job, self.lanes = spark, job, lanes
         self._spark_log = log
-        self._on_start, self._on_restart = on_start, on_restart
+        self._on_start, self._on_restart, self._on_gather = on_start, on_restart, on_gather
         self._is_gone = False  # the JVM
         self._stop = threading.Event()
         self._ended = threading.Event()
@@ -204,6 +206,7 @@ class SparkHost:
             self._standing = _Standing(
                 self.spark, self.job, self.lanes, on_start, self._stop.is_set
             )
+            self._standing.on_gather = self._on_gather
             if self._stop.is_set():
                 # A cluster took long, and these lanes are no longer waited for.
                 self._standing.close()
@@ -295,6 +298,8 @@ class _Standing:
         is_stopped: Callable[[], bool],
     ) -> None:
         self._is_stopped = is_stopped
+        #: Called every second while Spark's tasks are waited for.
+        self.on_gather: Callable[[], None] = lambda: None
         self._tag = f"penstock-{uuid.uuid4().hex}"
         self._error: BaseException | None = None
         self._over = threading.Event()
@@ -304,7 +309,7 @@ class _Standing:
         host = _started(lambda: spark.host)
         self._wake, self._waker = socket.socketpair()
         self._stopped, self._stopper = socket.socketpair()
-        self._conductor = Conductor(lanes, host, self._wake, self._check, self._on_wait)
+        self._conductor = Conductor(lanes, host, self._wake, self._check, self._gathers)
         address, secret = self._conductor.address, self._conductor.secret
 
         def stay(numbers: Iterable[int]) -> None:
@@ -411,6 +416,10 @@ class _Standing:
                 raise self._error
             found = "it ended" if self._error is None else _short(self._error)
             raise _JobEndedError(f"expected Spark's job to stay; found: {found}") from self._error
+
+    def _gathers(self) -> None:
+        self._on_wait()
+        self.on_gather()
 
     def _on_wait(self) -> None:
         if self._is_stopped():
