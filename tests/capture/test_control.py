@@ -22,6 +22,7 @@ from penstock.capture._postgres._server import Server, _waits
 from penstock.capture._progress import last_value, state_topic
 from penstock.capture._status import names
 from penstock.cli import main
+from penstock.cli.support import progress
 from penstock.client import Client
 from penstock.errors import SetupError, UserError
 
@@ -320,6 +321,16 @@ def test_tables_whose_topics_would_have_one_name_have_topics_of_their_own(any_so
     source.execute('DROP TABLE "订单"; INSERT INTO "用户" VALUES (3)')
     source.run()
     assert len(source.records(topics["用户"])) == 2
+
+
+def test_a_capture_with_once_ends_where_the_database_stays_away(log, monkeypatch) -> None:
+    """With what it waited for; a database that comes back in time would have been captured."""
+    monkeypatch.setattr(progress, "ONCE_S_MAX", 0.0)
+    url = f"postgresql://postgres@127.0.0.1:{free_port()}/none"
+    words = ["capture", url, "--tables", "public.*", "--to", "away", "--once", "--broker", log]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 1
+    assert "expected to capture all changes; found for 0 s: " in done.output
 
 
 def test_the_command_captures_and_shows_no_password(source) -> None:

@@ -13,9 +13,11 @@ from contextlib import contextmanager
 import pytest
 from click.testing import CliRunner
 from tests.patience import wait_until
+from tests.ports import free_port
 from tests.sinks.conftest import Topic
 
 from penstock.cli.log.sink import sink as command
+from penstock.cli.support import progress
 from penstock.client import Client
 from penstock.errors import LimitError, SetupError, UserError
 from penstock.sinks import (
@@ -403,3 +405,21 @@ def test_what_cannot_be_switched_is_an_error(topic) -> None:
         rebuild(one)
     with pytest.raises(UserError, match="another name"):
         go_back(one)
+
+
+def test_a_run_with_once_ends_where_the_target_or_the_topic_stays_away(
+    topic, tmp_path, monkeypatch
+) -> None:
+    """With what it waited for, so that a job that runs it fails; what waits is written by the next one."""
+    monkeypatch.setattr(progress, "ONCE_S_MAX", 0.0)
+    topic.send({"id": 1, "name": "a"})
+    away = f"postgresql://postgres@127.0.0.1:{free_port()}/none"
+    for name, target in ((topic.name, away), (f"{topic.name}-none", str(tmp_path / "t.sqlite"))):
+        words = [name, target, "--table", "users", "--schema", SCHEMA, "--key", "id", "--once"]
+        done = CliRunner().invoke(command, [*words, "--broker", topic.log])
+        assert done.exit_code == 1
+        assert "expected to write all there is; found for 0 s: " in done.output
+    words = [topic.name, str(tmp_path / "t.sqlite"), "--table", "users", "--schema", SCHEMA]
+    done = CliRunner().invoke(command, [*words, "--key", "id", "--once", "--broker", topic.log])
+    assert (done.exit_code, done.exception) == (0, None)
+    assert "wrote 1 rows" in done.output

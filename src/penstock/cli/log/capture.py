@@ -9,7 +9,7 @@ import click
 from penstock.cli.support.address import find_broker
 from penstock.cli.support.errors import Group
 from penstock.cli.support.options import broker_option, client_settings, form_option
-from penstock.cli.support.progress import counter, ended_by_signals
+from penstock.cli.support.progress import Patience, counter, ended_by_signals
 from penstock.cli.support.tables import note, write_rows
 from penstock.cli.tracing import otel_option, tracing
 from penstock.core.databases import described
@@ -135,7 +135,11 @@ def capture() -> None:
     "--notifications", is_flag=True, help="Write snapshots' progress to PREFIX.notifications."
 )
 @click.option("--print-setup", is_flag=True, help="Print the SQL of the least privileges, and end.")
-@click.option("--once", is_flag=True, help="End when no more changes are available.")
+@click.option(
+    "--once",
+    is_flag=True,
+    help="End when no more changes are available, or with an error if the database is away for 30 seconds.",
+)
 @otel_option
 @broker_option
 def run(
@@ -167,6 +171,7 @@ def run(
         **settings,
         **client_settings(),
     )
+    patience = Patience()
     with (
         ended_by_signals(one.stop),
         tracing(one.name, on=otel) as traces,
@@ -184,7 +189,8 @@ def run(
                     "snapshot_rows": done.snapshot_rows,
                 }
                 traces.moved("capture batch", counts, {"phase": done.phase})
-            return once and done.is_caught_up
+            is_over = once and patience.is_over(done.phase, done.trouble, done.records)
+            return is_over or (once and done.is_caught_up)
 
         try:
             done = one.run(until=looked)
@@ -193,6 +199,7 @@ def run(
     note(
         f"captured {done.snapshot_rows:,} rows of snapshots and {done.transactions:,} transactions"
     )
+    patience.check("capture all changes")
     if done.unchanged:
         note(f"{done.unchanged:,} large values weren't touched by updates, and are placeholders")
 

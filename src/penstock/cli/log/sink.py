@@ -10,7 +10,7 @@ import click
 from penstock.cli.support.address import find_broker
 from penstock.cli.support.errors import Group
 from penstock.cli.support.options import broker_option, client_settings, form_option, of_topics
-from penstock.cli.support.progress import counter, ended_by_signals
+from penstock.cli.support.progress import Patience, counter, ended_by_signals
 from penstock.cli.support.tables import note, write_rows
 from penstock.cli.tracing import otel_option, tracing
 from penstock.core.names import hint
@@ -146,7 +146,11 @@ def _made(
 
 @sink.command("run")
 @_options
-@click.option("--once", is_flag=True, help="End when all is written.")
+@click.option(
+    "--once",
+    is_flag=True,
+    help="End when all is written, or with an error if the target is away for 30 seconds.",
+)
 @click.option(
     "--pace",
     "pace_s",
@@ -171,6 +175,7 @@ def run(*, once: bool, metrics: str | None, otel: bool, **options: Any) -> None:
     .iceberg, .delta, .parquet).
     """
     one = _made(**options)
+    patience = Patience()
     with (
         ended_by_signals(one.stop),
         _served(one, metrics),
@@ -185,7 +190,11 @@ def run(*, once: bool, metrics: str | None, otel: bool, **options: Any) -> None:
             if traces is not None:
                 counts = {"upserts": done.upserts, "deletes": done.deletes, "dead": done.dead}
                 traces.moved("sink batch", counts, {"lag": done.lag or 0})
-            return once and (done.lag == 0 or done.phase == "paused")
+            if not once:
+                return False
+            count = done.upserts + done.deletes + done.dead
+            is_over = patience.is_over(done.phase, done.trouble, count)
+            return is_over or done.lag == 0 or done.phase == "paused"
 
         try:
             done = one.run(until=looked)
@@ -195,6 +204,7 @@ def run(*, once: bool, metrics: str | None, otel: bool, **options: Any) -> None:
     note(
         f"wrote {done.upserts:,} rows to {where} and deleted {done.deletes:,}; {done.dead:,} dead letters"
     )
+    patience.check("write all there is")
     if once and done.lag:
         raise SetupError(
             f"expected to write all there is; found that the sink is paused or was stopped, and {done.lag:,} "

@@ -15,6 +15,10 @@ from typing import Final
 
 import click
 
+from penstock.errors import SetupError
+
+ONCE_S_MAX: Final = 30.0
+"""How long a run with --once waits for a system that is away: longer than most take to start again."""
 QUIET_S: Final = 1.0  # shorter work shows nothing
 EVERY_S: Final = 0.2  # between two looks, on a terminal
 LINE_EVERY_S: Final = 5.0  # between two lines, where there is no terminal
@@ -88,6 +92,47 @@ def steps(what: str, total: int, *, shown: bool = True) -> Iterator[Callable[[],
     finally:
         if shown and terminal:
             show("\r\x1b[K", nl=False)
+
+
+class Patience:
+    """Ends a run with `--once` if the other side stays away: the one who waits for the run learns of it."""
+
+    def __init__(self) -> None:
+        self._since_s: float | None = None
+        self._count = 0
+        self.trouble = ""
+
+    def is_over(self, phase: str, trouble: str, count: int) -> bool:
+        """Whether the run has waited for too long.
+
+        Args:
+            phase: that the run is in: `waiting` where something is away.
+            trouble: what it waits for.
+            count: of what it has done: it has waited since this grew last.
+        """
+        if count != self._count:
+            self._count, self._since_s = count, None
+        if phase == "waiting":
+            now_s = time.monotonic()
+            self._since_s = now_s if self._since_s is None else self._since_s
+            if now_s - self._since_s >= ONCE_S_MAX:
+                self.trouble = trouble
+        return bool(self.trouble)
+
+    def check(self, what: str) -> None:
+        """Says that the run ended too early, and why.
+
+        Args:
+            what: it was to do.
+
+        Raises:
+            SetupError: it has waited for too long.
+        """
+        if self.trouble:
+            raise SetupError(
+                f"expected to {what}; found for {ONCE_S_MAX:.0f} s: {self.trouble}. Run it again: it "
+                "continues where it stopped. Without --once it waits for as long as it takes"
+            )
 
 
 @contextlib.contextmanager
