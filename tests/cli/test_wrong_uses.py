@@ -138,6 +138,11 @@ def test_a_wrong_program_is_refused_with_its_line(penstock: Any, tmp_path: Path,
         (["run", "ok.py", "--listen", "0.0.0.0:9092"], 1, "expected a loopback address"),
         (["run", "ok.py", "--shards", "0"], 2, "0 is not in the range"),
         (["run", "ok.py", "--ingest", "nope"], 1, "expected --ingest TOPIC=FILES"),
+        (
+            ["ingest", "*.csv", "-t", "t", "--lateness", "1 hour"],
+            1,
+            "--time COLUMN with --lateness",
+        ),
         (["doctor", "empty.py"], 1, "expected "),
         (["prepare", "x"], 2, "unexpected extra argument"),
         (["status"], 2, "Missing argument 'APP'"),
@@ -175,3 +180,15 @@ def test_programs_that_are_checked_together_agree_on_keys(penstock: Any, tmp_pat
     assert done.code == 1
     assert "the key of its topic, id, status, which a.sql writes; found id" in done.err
     assert "a.sql: no errors" in done.out
+
+
+def test_files_for_a_topic_that_nobody_reads_are_refused(penstock: Any, tmp_path: Path) -> None:
+    """Before anything starts; a declaration that nothing reads isn't enough."""
+    view = 'app.view("n", clicks.group_by("user").agg(n=ps.count())); app.stream("unread", "a INT")'
+    (tmp_path / "shop.py").write_text(f"{HEAD}\n{view}\n")
+    for topic, meant in (("click", " (did you mean 'clicks'?)"), ("unread", "")):
+        done = penstock("run", "shop.py", "--ingest", f"{topic}=x.jsonl")
+        expected = "expected --ingest into a topic that the program reads (clicks); found "
+        assert f"{expected}{topic!r}{meant}. For another one: penstock ingest" in done.err
+        assert done.code == 1
+        assert not (tmp_path / "shop.penstock").exists()

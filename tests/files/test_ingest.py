@@ -304,3 +304,52 @@ def test_it_survives_sigkill(broker: BrokerProcess, topic: str, tmp_path: Path) 
 def _ends(address: str, topic: str) -> int:
     with Client(address) as client:
         return sum(client.offsets(topic).values()) if topic in client.topics() else 0
+
+
+def test_numbers_in_names_count_by_their_values(
+    broker: BrokerProcess, topic: str, tmp_path: Path
+) -> None:
+    """The hours 0, 1, 2, …, 10 of a day are read in that order, also where a folder has the number."""
+    for hour in (10, 0, 2, 1):
+        (tmp_path / f"2026-01-01-{hour}.jsonl").write_bytes(lines(hour, hour + 1))
+    (tmp_path / "9").mkdir()
+    (tmp_path / "9" / "a.jsonl").write_bytes(lines(9, 10))
+    ps.ingest(tmp_path / "**" / "*.jsonl", to=topic, log=broker.address, settle=0)
+    assert numbers(broker.address, topic) == [9, 0, 1, 2, 10]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.parquet"])
+def test_a_key_that_no_row_has_is_refused(
+    broker: BrokerProcess, topic: str, tmp_path: Path, name: str
+) -> None:
+    """Before anything is sent, so that it can be corrected; later rows without one are counted."""
+    if name == "a.jsonl":
+        (tmp_path / name).write_text('{"user": "ann", "n": 1}\n{"user": "bob"}\n')
+    elif name == "a.csv":
+        (tmp_path / name).write_text("user,n\nann,1\nbob,2\n")
+    else:
+        pq.write_table(pa.table({"user": ["ann", "bob"]}), tmp_path / name)
+    run: dict[str, Any] = {"to": topic, "log": broker.address, "settle": 0}
+    with pytest.raises(UserError, match=r"found .*user.* in .*a\.\w+\. Correct the key"):
+        ps.ingest(tmp_path, key="usr", **run)
+    assert stored(broker.address, topic) == []
+    assert ps.ingest(tmp_path, key="user", **run).records == 2
+    (tmp_path / "b.jsonl").write_text('{"n": 1}\n{"user": null}\n')
+    done = ps.ingest(tmp_path, key="user", **run)
+    assert (done.records, done.unkeyed) == (2, 2)
+
+
+def test_a_file_that_begins_before_the_watermark_is_named(
+    broker: BrokerProcess, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a pipeline has it: the newest time of earlier files, less the lateness."""
+    days = {"a": (1, 3), "b": (2, 4), "c": (2, 2), "d": (3, 9), "e": (8, 8)}
+    for name, hours in days.items():
+        rows = [orjson.dumps({"at": f"2026-01-01T0{hour}:00:00Z"}) for hour in hours]
+        (tmp_path / f"{name}.jsonl").write_bytes(b"\n".join([b'{"at": "?"}', *rows]))
+    time = ps.event_time("at", lateness="1 hour")
+    done = ps.ingest(tmp_path, to=topic, log=broker.address, settle=0, time=time)
+    assert done.behind == 1
+    [warning] = [one for one in caplog.messages if "Its rows are late" in one]
+    assert "c.jsonl to begin at 2026-01-01T03:00:00Z or later" in warning
+    assert "found that it begins at 2026-01-01T02:00:00Z" in warning

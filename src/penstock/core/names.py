@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import sys
 import traceback
 from collections.abc import Iterable
@@ -10,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-__all__ = ["also_at", "built", "failed_at", "hint", "known_names", "place", "unknown"]
+__all__ = ["also_at", "built", "failed_at", "hint", "known_names", "natural", "place", "unknown"]
 
 SHOWN_MAX: Final = 12  # names in a message: more hide the others
 ALIKE_MIN: Final = 0.6  # of difflib's ratio: a slip of the finger or two
@@ -41,6 +42,16 @@ def known_names(known: Iterable[str]) -> str:
     names = list(known)
     more = len(names) - SHOWN_MAX
     return ", ".join(names[:SHOWN_MAX]) + (f" and {more} more" if more > 0 else "") or "none"
+
+
+def natural(name: str) -> tuple[list[str | int], str]:
+    """A key that sorts names as people do: the numbers in them by their values.
+
+    >>> sorted(["2026-01-01-10.json", "2026-01-01-2.json", "2026-01-01-0.json"], key=natural)
+    ['2026-01-01-0.json', '2026-01-01-2.json', '2026-01-01-10.json']
+    """
+    parts = re.split(r"([0-9]+)", name)  # texts and numbers by turns
+    return [int(part) if at % 2 else part for at, part in enumerate(parts)], name
 
 
 def unknown(kind: str, name: str, known: Iterable[str], advice: str) -> str:

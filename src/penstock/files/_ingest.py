@@ -13,15 +13,27 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
+import orjson
 import pyarrow as pa
 
 from penstock.client import Client, TransactionalProducer
+from penstock.core.names import hint, known_names, natural
 from penstock.core.partitioner import murmur2_partitions
 from penstock.core.schema import Schema, type_text
 from penstock.core.time import duration_us
 from penstock.errors import UserError
 from penstock.files._progress import FileState, load
-from penstock.files._reading import FORMATS, Letter, Piece, Shape, UnreadableError, read
+from penstock.files._reached import Reached
+from penstock.files._reading import (
+    FORMATS,
+    Letter,
+    NoKeyError,
+    Piece,
+    Shape,
+    UnreadableError,
+    read,
+)
+from penstock.flow.times import EventTime
 
 __all__ = ["Ingested", "ingest"]
 
@@ -54,12 +66,16 @@ class Ingested:
         records: sent to the topic.
         dead: lines that are dead letters, and files that can't be read to their ends.
         changed: files that have changed after they were read; they are not read again.
+        unkeyed: records without a key, where one was named.
+        behind: files that begin before the event time that earlier ones have reached, less the lateness.
     """
 
     files: int = 0
     records: int = 0
     dead: int = 0
     changed: int = 0
+    unkeyed: int = 0
+    behind: int = 0
 
 
 def ingest(
@@ -70,6 +86,7 @@ def ingest(
     format: Format | None = None,  # noqa: A002 - the field's name
     schema: str | Schema | None = None,
     key: str | None = None,
+    time: EventTime | None = None,
     watch: bool = False,
     settle: str | float | timedelta = 5.0,
     name: str | None = None,
@@ -79,7 +96,9 @@ def ingest(
     """Writes the rows of files to a topic as JSON objects, each exactly once.
 
     The position in each file is stored in the same transactions as its rows, so the process can be killed
-    at any moment and run again. Files are read in the order of their names, gzipped or not.
+    at any moment and run again. Files are read in the order of their names, gzipped or not. Numbers in names
+    count by their values: `h2.json` comes before `h10.json`.
+
     A file is read once it hasn't changed for the time `settle`. Names that begin with `.` or `_`, or end
     like those of unfinished files (`.tmp`, `.part`, …), are ignored: write under such a name, then
     rename. A file that changes after reading began is not read any further. A file that was created
@@ -96,7 +115,11 @@ def ingest(
         schema: of the rows, as for `App.stream`; rows that don't fit it are dead letters. By default JSON
             lines must be objects, and the columns of CSV are texts.
         key: the column whose text is the record's key; with a schema, the text that pipelines write for its
-            value, and without one, as it stands in JSON and CSV.
+            value, and without one, as it stands in JSON and CSV. Rows may lack it, but not all of the
+            first ones, unless a schema has it.
+        time: when rows happened, as for `App.stream`: `ps.event_time("at", lateness="1 minute")`. Where a
+            file begins before the time that earlier ones have reached, less the lateness, a warning says so:
+            a pipeline takes its rows for late.
         watch: whether to continue with new files until interrupted.
         settle: how long a file must not have changed.
         name: the name under which positions are stored; by default the topic's. Only one process at
@@ -105,13 +128,14 @@ def ingest(
         settings: further arguments of `penstock.client.Client`.
 
     Raises:
-        UserError: no such format or key; without `watch`, no file matches the pattern.
+        UserError: no such format or key; without `watch`, no file matches the pattern; the first file has no
+            rows with the key.
         FencedError: another process has begun under this name.
         BrokerError: the broker refused, or can't be reached.
     """
-    return _Ingestion(files, to, log, format, schema, key, settle, name or to, settings).run(
-        watch=watch, until=until
-    )
+    one = _Ingestion(files, to, log, format, schema, key, settle, name or to, settings)
+    one.reached = Reached(time)
+    return one.run(watch=watch, until=until)
 
 
 @dataclass
@@ -161,7 +185,10 @@ class _Ingestion:
         self._reported: set[str] = set()
         self._unsettled: set[Path] = set()
         self._turn = self._sent = 0
+        self._has_rows = False
         self._done = Ingested()
+        #: How far files move the watermark.
+        self.reached = Reached(None)
 
     def run(self, *, watch: bool, until: Callable[[Ingested], bool] | None) -> Ingested:
         matches = self._is_folder or glob.glob(self._pattern, recursive=True)  # noqa: PTH207
@@ -189,6 +216,7 @@ class _Ingestion:
             self._partitions = len(client.partitions(self._to))
         self._writer.start()  # before reading: what another one left is ended then
         self._known = load(self._address, self._progress_topic, **self._settings)
+        self._has_rows = any(one.line and not one.reason for one in self._known.values())
 
     def _pass(self) -> None:
         """Reads what there is."""
@@ -207,7 +235,7 @@ class _Ingestion:
     def _ready(self) -> Iterator[tuple[Path, FileState]]:
         """The files that are to be read, and what is known of each."""
         now_ns = time.time_ns()
-        for text in sorted(glob.glob(self._pattern, recursive=True)):  # noqa: PTH207
+        for text in sorted(glob.glob(self._pattern, recursive=True), key=natural):  # noqa: PTH207
             path = Path(text).absolute()
             if path.name.startswith((".", "_")) or path.name.endswith(UNFINISHED):
                 continue
@@ -249,13 +277,35 @@ class _Ingestion:
                 if not FileState.of(path).is_same(state):
                     raise UnreadableError("expected a file that doesn't change; found that it does")
                 state = state.moved(piece.end)
+                self._check_key(piece)
+                self.reached.take(path, piece.values)
                 yield piece, state
         except (UnreadableError, OSError) as error:
+            if isinstance(error, NoKeyError) and not self._has_rows:
+                raise UserError(f"{error} in {path}. Correct the key, or omit it") from None
             letter = Letter(state.line + 1, b"", f"{error}. What is after it was not read")
             nothing = pa.array([], pa.binary())
             yield Piece(None, nothing, (letter,), state.place), state
             state = replace(state, reason=str(error))
         yield None, replace(state, done=True)
+
+    def _check_key(self, piece: Piece) -> None:
+        """Counts rows without a key.
+
+        Raises:
+            NoKeyError: the first rows of all have none.
+        """
+        if piece.keys is None or not len(piece.values):
+            return
+        missing = piece.keys.null_count
+        if missing == len(piece.values) and not self._has_rows and self._schema is None:
+            names = list(orjson.loads(piece.values[0].as_py()))
+            raise NoKeyError(
+                f"expected a key among {known_names(names)}; found {self._key!r}{hint(self._key, names)}, "
+                "which no row has,"
+            )
+        self._has_rows = True
+        self._done.unkeyed += missing
 
     def _shape(self, path: Path) -> Shape:
         format_ = self._format
@@ -313,6 +363,7 @@ class _Ingestion:
         self._writer.commit()
         self._known |= pending.states
         self._done.records += self._sent
+        self._done.behind = self.reached.behind
         self._sent = 0
         self._done.dead += len(pending.letters)
         self._done.files += sum(one.done and not one.reason for one in pending.states.values())

@@ -26,7 +26,7 @@ from penstock.formats.lines import TextDecoder
 from penstock.formats.members import MemberFinder, Texts
 from penstock.wire.columns import gather_column
 
-__all__ = ["FORMATS", "Letter", "Piece", "Place", "Shape", "UnreadableError", "read"]
+__all__ = ["FORMATS", "Letter", "NoKeyError", "Piece", "Place", "Shape", "UnreadableError", "read"]
 
 BLOCK_BYTES: Final = 4 << 20
 """Read at a time: a piece's records are in memory a few times over."""
@@ -42,6 +42,10 @@ _NO_NAME: Final = "\x01"
 
 class UnreadableError(Exception):
     """The file isn't what its format says; the message says why."""
+
+
+class NoKeyError(UnreadableError):
+    """It has no column of the key's name."""
 
 
 @dataclass(frozen=True)
@@ -332,9 +336,8 @@ def _check_columns(shape: Shape, names: list[str]) -> None:
     wanted = [*(shape.schema.names if shape.schema else ()), *([shape.key] if shape.key else ())]
     missing = [name for name in wanted if name not in names]
     if missing:
-        raise UnreadableError(
-            f"expected the columns {', '.join(wanted)}; found {', '.join(names) or 'none'}"
-        )
+        error = NoKeyError if missing == [shape.key] else UnreadableError
+        raise error(f"expected the columns {', '.join(wanted)}; found {', '.join(names) or 'none'}")
 
 
 def _csv_piece(

@@ -10,6 +10,7 @@ from penstock.cli.support.address import find_broker
 from penstock.cli.support.options import broker_option, client_settings
 from penstock.cli.support.progress import counter
 from penstock.cli.support.tables import note
+from penstock.errors import UserError
 
 if TYPE_CHECKING:
     from penstock.files import Ingested
@@ -37,6 +38,16 @@ for --settle; write under a name that ends in .tmp, then rename.
 @click.option("--schema", metavar="COLUMNS", help="The columns, such as 'user BIGINT NOT NULL'.")
 @click.option("--key", metavar="COLUMN", help="The column whose text is the record's key.")
 @click.option(
+    "--time",
+    metavar="COLUMN",
+    help="The column of the event time: warns of files that begin before what earlier files have reached.",
+)
+@click.option(
+    "--lateness",
+    metavar="DURATION",
+    help="How far rows may be behind the newest one, with --time. Default: 0 seconds.",
+)
+@click.option(
     "--settle",
     default="5 seconds",
     show_default=True,
@@ -53,14 +64,24 @@ def ingest(
     form: str | None,
     schema: str | None,
     key: str | None,
+    time: str | None,
+    lateness: str | None,
     settle: str,
     name: str | None,
     broker: str | None,
     *,
     watch: bool,
 ) -> None:
-    """Write the rows of files to TOPIC as JSON objects: JSON lines, CSV or Parquet, gzipped or not."""
+    """Write the rows of files to TOPIC as JSON objects: JSON lines, CSV or Parquet, gzipped or not.
+
+    Files are read in the order of their names; numbers in names count by their values.
+    """
     from penstock.files import ingest as run
+    from penstock.flow import event_time
+
+    if lateness is not None and time is None:
+        raise UserError("expected --time COLUMN with --lateness; found none. Add it")
+    happened = None if time is None else event_time(time, lateness=lateness or "0 seconds")
 
     with counter("sent") as tick:
 
@@ -75,6 +96,7 @@ def ingest(
             format=form,  # type: ignore[arg-type]
             schema=schema,
             key=key,
+            time=happened,
             watch=watch,
             settle=settle,
             name=name,
@@ -85,3 +107,7 @@ def ingest(
         f"sent {done.records:,} rows of {done.files:,} files to {topic}; {done.dead:,} dead letters, "
         f"{done.changed:,} files that have changed since they were read"
     )
+    if done.unkeyed:
+        note(f"{done.unkeyed:,} rows have no {key!r}, and were sent without a key")
+    if done.behind:
+        note(f"{done.behind:,} files begin before the event time that earlier ones had reached")

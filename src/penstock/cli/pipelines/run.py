@@ -48,13 +48,14 @@ class How:
     log_format: Literal["text", "json"] = "text"
     otel: bool = False
 
-    def hosting(self, **more: Any) -> Hosting:
+    def hosting(self, app: ps.App, **more: Any) -> Hosting:
         """The same for the pipeline's host."""
         from penstock.cli.support.host import Hosting, host_and_port
 
         if self.postgres_tls is not None and self.postgres is None:
             raise UserError("expected --postgres HOST:PORT with --postgres-tls; found none. Add it")
         feeds = more.pop("feeds", lambda _: ())
+        files = self._files(app)
         ended = {"print_views": self.seconds is not None, **more}
         return Hosting(
             self.seconds,
@@ -69,16 +70,20 @@ class How:
             postgres_tls=self.postgres_tls,
             log_format=self.log_format,
             otel=self.otel,
-            feeds=lambda address: [*feeds(address), *self._file_feeds(address)],
+            feeds=lambda address: [*feeds(address), *files(address)],
             **ended,
         )
 
-    def _file_feeds(self, address: str) -> list[Feed]:
+    def _files(self, app: ps.App) -> Callable[[str], list[Feed]]:
+        """What gives the feeds of the files to ingest, for a broker's address."""
         if not self.ingest:
-            return []
-        from penstock.cli.support.ingestion import file_feeds
+            return lambda _: []
+        from penstock.cli.support.ingestion import FileFeed, checked_files
 
-        return file_feeds(self.ingest, address)
+        found = checked_files(self.ingest, app)
+        return lambda address: [
+            FileFeed(topic, files, address, time) for topic, files, time in found
+        ]
 
     def host(self, app: ps.App, command: str | None, **more: Any) -> None:
         """Runs a pipeline.
@@ -90,18 +95,16 @@ class How:
         """
         from penstock.cli.pipelines.compiling import compile_once
         from penstock.cli.support.host import host
-        from penstock.cli.support.ingestion import parted
         from penstock.cli.support.tables import note
 
-        for one in self.ingest:
-            parted(one)
+        hosting = self.hosting(app, **more)
         compile_once(note if self.log_format == "text" else None)
         if self.listen is not None:
             app.listen = self.listen
         if self.shards is not None:
             app.settings = replace(app.settings, shards=self.shards)
         app.command = command
-        host(app, self.hosting(**more))
+        host(app, hosting)
 
 
 _OPTIONS: Final = (

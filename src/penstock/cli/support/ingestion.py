@@ -5,12 +5,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.client import Client
+from penstock.core.names import hint, known_names
 from penstock.demo.feed import PATIENCE_S, BrokerLog, Feed, FeedLog
 from penstock.errors import UserError
 from penstock.files import ingest
+
+if TYPE_CHECKING:
+    from penstock.app import App
+    from penstock.flow.times import EventTime
 
 SETTLE_S: Final = 1.0  # that a file must not have changed: a person waits for it
 LOOK_S: Final = 0.2  # between two looks whether the pipeline has made its topics
@@ -24,11 +29,14 @@ class FileFeed(Feed):
         topic: where they go.
         files: a pattern or a directory.
         address: the broker's.
+        happened: when the rows happened, as the program says.
     """
 
-    def __init__(self, topic: str, files: str, address: str) -> None:
+    def __init__(
+        self, topic: str, files: str, address: str, happened: EventTime | None = None
+    ) -> None:
         super().__init__(lambda: BrokerLog(address), lambda: time.time_ns() // 1_000_000)
-        self._topic, self._files, self._address = topic, files, address
+        self._topic, self._files, self._address, self._time = topic, files, address, happened
 
     def _with_log(self) -> None:
         self._wait_for_topic(self.stopping)
@@ -36,6 +44,7 @@ class FileFeed(Feed):
             self._files,
             to=self._topic,
             log=self._address,
+            time=self._time,
             watch=True,
             settle=SETTLE_S,
             until=lambda _: self.stopping.is_set(),
@@ -55,13 +64,28 @@ class FileFeed(Feed):
         raise NotImplementedError("it uses its own transactions")
 
 
-def file_feeds(said: Sequence[str], address: str) -> list[Feed]:
-    """The feeds that `--ingest` asks for.
+def checked_files(said: Sequence[str], app: App) -> list[tuple[str, str, EventTime | None]]:
+    """What `--ingest` asks for: topics, files, and when their rows happened.
+
+    Args:
+        said: the options' values.
+        app: the pipeline that is to read the topics.
 
     Raises:
-        UserError: one isn't TOPIC=FILES.
+        UserError: one isn't TOPIC=FILES, or the program doesn't read the topic.
     """
-    return [FileFeed(topic, files, address) for topic, files in map(parted, said)]
+    if not said:
+        return []
+    pairs = [parted(one) for one in said]
+    sources = {source.topic: source for source in app.graph().sources}
+    known = [*sources, *(topic for topic in app.targets() if topic not in sources)]
+    for topic, _ in pairs:
+        if topic not in known:
+            raise UserError(
+                f"expected --ingest into a topic that the program reads ({known_names(known)}); found "
+                f"{topic!r}{hint(topic, known)}. For another one: penstock ingest FILES --topic {topic}"
+            )
+    return [(t, files, sources[t].time if t in sources else None) for t, files in pairs]
 
 
 def parted(text: str) -> tuple[str, str]:
