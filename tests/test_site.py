@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -35,6 +36,20 @@ class Links(HTMLParser):
                 self.ids.add(value)
             elif name in ("href", "src") and value and tag in ("a", "img"):
                 self.targets.append(value)
+
+
+def test_the_reference_is_that_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is generated of docstrings, `--help` and settings is in the checkout as it is now."""
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the script adds a folder
+    script = importlib.util.spec_from_file_location("reference", ROOT / "scripts" / "reference.py")
+    assert script is not None
+    assert script.loader is not None
+    module = importlib.util.module_from_spec(script)
+    script.loader.exec_module(module)
+    pages = [str(page.relative_to(ROOT)) for page in module.outdated()]
+    assert pages == [], "write them: .venv/bin/python scripts/reference.py"
+    reference = (ROOT / "docs" / "reference" / "python.md").read_text()
+    assert all(f"\n### {name}\n" in reference for name in ("App", "ingest", "serve.Views"))
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,9 @@
-"""Pages of the site that are made from the program itself: a comment in a page is replaced by Markdown.
+"""Parts of pages that are made from the program itself.
 
-`<!-- python NAME … -->` becomes the documentation of public names, `<!-- commands -->` that of the
-command line, `<!-- topic settings -->` a table of them, and `<!-- other pages -->` in the index the
-pages that no other list has.
+What is between `<!-- python NAME … -->` and `<!-- end -->` is the documentation of public names, behind
+`<!-- commands -->` that of the command line, and behind `<!-- topic settings -->` a table of them.
+`scripts/reference.py` writes them into the pages. The site has the public names as directives of Sphinx
+instead, and in the index, for `<!-- other pages -->`, the pages that no other list has.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +20,7 @@ import click
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
-__all__ = ["setup"]
+__all__ = ["setup", "written"]
 
 PLUMBING: Final = {
     "add_output", "node", "take", "App.databases", "App.depends_on_sizes", "App.ordered", "App.targets",
@@ -41,6 +42,10 @@ SECTIONS: Final = {
     "Yields": "Yields",
 }
 SECTION: Final = re.compile(rf"^({'|'.join(SECTIONS)}):\s*(.*)$")
+PART: Final = re.compile(
+    r"^(?P<begin><!-- (?P<what>python [^>]+|commands|topic settings) -->)$.*?^<!-- end -->$",
+    re.MULTILINE | re.DOTALL,
+)
 KINDS: Final = {
     1: "boolean", 2: "text", 3: "integer", 5: "integer", 6: "number", 7: "list",
 }  # fmt: skip
@@ -52,18 +57,33 @@ def setup(app: Sphinx) -> dict[str, bool]:
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
+def written(text: str) -> str:
+    """A page of the checkout with its generated parts as they are now."""
+
+    def made(found: re.Match[str]) -> str:
+        content = re.sub(r"\n{3,}", "\n\n", _made(found["what"], plain)).strip("\n")
+        return f"{found['begin']}\n\n{content}\n\n<!-- end -->"
+
+    return PART.sub(made, text)
+
+
+def _made(what: str, name: Callable[[str], str]) -> str:
+    """A generated part.
+
+    Args:
+        what: its comment.
+        name: writes the documentation of a public name.
+    """
+    if what == "commands":
+        return commands()
+    if what == "topic settings":
+        return topic_settings()
+    return "\n".join(name(one) for one in what.split()[1:])
+
+
 def fill(app: Sphinx, _page: str, source: list[str]) -> None:
-    """Replaces the comments of a page."""
-    text = re.sub(
-        r"^<!-- python (.+?) -->$",
-        lambda found: "\n".join(python(one) for one in found[1].split()),
-        source[0],
-        flags=re.MULTILINE,
-    )
-    for comment, make in (("commands", commands), ("topic settings", topic_settings)):
-        mark = f"<!-- {comment} -->"
-        if mark in text:
-            text = text.replace(mark, make())
+    """Makes the parts of a page for the site."""
+    text = PART.sub(lambda found: _made(found["what"], python), source[0])
     mark = "<!-- other pages -->"
     if mark in text:
         text = text.replace(mark, "\n".join(other_pages(Path(app.srcdir), text)))
@@ -81,6 +101,28 @@ def python(name: str) -> str:
     module, _, attribute = f"penstock.{name}".rpartition(".")
     one = getattr(importlib.import_module(module), attribute)
     return "\n".join(_describe(f"penstock.{name}", one))
+
+
+def plain(name: str) -> str:
+    """A public name of the package, as Markdown that reads well as it is."""
+    module, _, attribute = f"penstock.{name}".rpartition(".")
+    one = getattr(importlib.import_module(module), attribute)
+    return "\n".join(_plain(name, one))
+
+
+def _plain(name: str, one: Any) -> Iterator[str]:
+    is_class = inspect.isclass(one)
+    is_made = is_class and (issubclass(one, BaseException) or one.__name__ in MADE_ELSEWHERE)
+    yield f"### {name}\n"
+    if not is_made:
+        yield f"```python\nps.{name}{_signature(one)}\n```\n"
+    yield from (*_markdown(one), "")
+    for member, what in _members(one) if is_class else ():
+        yield f"#### {name}.{member}\n"
+        getter = what.fget if isinstance(what, property) else None
+        if getter is None:
+            yield f"```python\n{member}{_signature(what, bound=True)}\n```\n"
+        yield from (*_markdown(getter or what), "")
 
 
 def _describe(name: str, one: Any) -> Iterator[str]:
@@ -156,7 +198,7 @@ def _markdown(one: Any) -> list[str]:
         found = SECTION.match(line)
         if found:
             section = found[1]
-            out += ["", f"**{SECTIONS[section]}.** {found[2]}", ""]
+            out += ["", f"**{SECTIONS[section]}.** {found[2]}".rstrip(), ""]
         elif section and line.startswith("    ") and not line.startswith("     "):
             item = re.match(r"^    (\*{0,2}[\w.]+): (.*)$", line)
             out.append(f"- `{item[1]}`: {item[2]}" if item else line.strip())
