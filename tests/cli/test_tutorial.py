@@ -29,9 +29,8 @@ def program() -> str:
     codes = re.findall(r"```python\n(.*?)```", TUTORIAL, re.DOTALL)
     whole = [code for code in codes if "ps.App(" in code][-1]
     [alert] = [code for code in codes if "alerts" in code and "def test" not in code]
-    added = "\n".join(line for line in alert.splitlines() if "import" not in line)
     body, main, rest = whole.partition("if __name__")
-    return body + added + "\n\n" + main + rest
+    return body + alert + "\n\n" + main + rest
 
 
 @pytest.fixture
