@@ -13,7 +13,7 @@ from tests.patience import wait_until
 from tests.ports import free_port
 
 import penstock as ps
-from penstock.app.embedded import EmbeddedBroker, address_of
+from penstock.app.embedded import EmbeddedBroker, Exposed, address_of
 from penstock.broker.process import BrokerProcess
 from penstock.broker.storage.data_lock import owner_of
 from penstock.client import Client
@@ -122,3 +122,36 @@ def test_an_app_has_one_log() -> None:
     """Where the log is elsewhere, nothing listens here."""
     with pytest.raises(FlowError, match="found both"):
         ps.App("p", log="kafka://h:9092", listen="127.0.0.1:9092")
+
+
+def test_an_exposed_broker_has_an_address_for_others(tmp_path: Path) -> None:
+    """It listens there as well, and tells its clients the address that they can reach; here all stays."""
+    outside, published = free_address(), "127.0.0.1:1"
+    exposed = Exposed(outside.replace("127.0.0.1", "0.0.0.0"), published)
+    (tmp_path / "broker.json").write_text(json.dumps({"address": outside, "pid": 1}))
+    broker = EmbeddedBroker(tmp_path, exposed=exposed)
+    try:
+        address = broker.start()
+        assert address.startswith("127.0.0.1:")
+        assert address != outside
+        assert [known(one) for one in (address, outside)] == [address, published]
+        with pytest.raises(SetupError, match=r"expected to listen on 0\.0\.0\.0:"):
+            EmbeddedBroker(tmp_path / "b", exposed=exposed).start()
+    finally:
+        broker.stop()
+
+
+def known(address: str) -> str:
+    """What a broker says to a client about its own address."""
+    with Client(address) as client:
+        client._cluster.refresh(None)
+        [(host, port)] = client._cluster._nodes.values()
+    return f"{host}:{port}"
+
+
+def test_only_an_embedded_log_is_exposed() -> None:
+    """A broker of its own, or a cluster, has its own listeners."""
+    with pytest.raises(FlowError, match="expected an embedded log to expose; found the log at a:1"):
+        ps.App("p", log="kafka://a:1").expose("0.0.0.0:9092")
+    with pytest.raises(UserError, match="HOST:PORT"):
+        ps.App("p").expose("0.0.0.0")

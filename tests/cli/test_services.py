@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import configparser
+import contextlib
 import json
 import logging
+import os
 import re
 import shlex
 import shutil
+import signal
+import socket
+import socketserver
 import subprocess
 import sys
+import threading
 import tomllib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 import httpx
+import numpy as np
+import pyarrow as pa
 import pytest
+from tests.namespaces import Machine, other_machine
 from tests.patience import PATIENCE_S, wait_until
 from tests.web.pipelines import NOW, WELL, Pipeline, S
 
+import penstock as ps
 from penstock.cli import main
 from penstock.cli.support.journal import Journal
-from penstock.errors import SetupError
+from penstock.client import Client, Producer
+from penstock.errors import BrokerError, PenstockError, SetupError
 from penstock.web import MetricsServer
 
 DEPLOY = Path(__file__).parents[2] / "examples" / "deploy"
@@ -220,3 +232,170 @@ def test_a_pipeline_runs_as_a_service(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in stderr.read_text().splitlines()]
     assert all({"time", "level", "logger", "message"} <= line.keys() for line in lines)
     assert lines[-1]["message"].startswith("stopped")
+
+
+def composed() -> dict[str, Any]:
+    """The services of the compose file."""
+    yaml = pytest.importorskip("yaml")
+    services: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    return services
+
+
+def test_composed_services_run_commands_that_there_are() -> None:
+    """Each is the container's image; what it publishes is for this machine alone."""
+    services = composed()
+    assert list(services) == ["broker", "pipeline", "page"]
+    for one in services.values():
+        program, *words = one.get("entrypoint") or of_container("ENTRYPOINT")
+        assert program == "penstock"
+        check(words)
+        build = one["build"]
+        assert (DEPLOY / build["context"] / build["dockerfile"]).samefile(DEPLOY / "Containerfile")
+        assert (DEPLOY / build["context"] / build["args"]["PROGRAM"]).exists()
+        assert all(port.startswith("127.0.0.1:") for port in one["ports"])
+        assert all(volume.endswith(":/data") for volume in one["volumes"])
+
+
+@contextlib.contextmanager
+def published(there: str, port: int) -> Iterator[int]:
+    """A port of this machine that leads to one of another, as engines publish those of containers."""
+
+    class Forward(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with contextlib.suppress(OSError), socket.create_connection((there, port)) as far:
+                back = threading.Thread(target=pump, args=(far, self.request), daemon=True)
+                back.start()
+                pump(self.request, far)
+                back.join(PATIENCE_S)
+
+    def pump(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads, block_on_close = True, False
+
+    with Server(("127.0.0.1", 0), Forward) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+class Containers:
+    """Commands of the image, in a network namespace instead of containers of their own."""
+
+    def __init__(self, other: Machine, data: Path) -> None:
+        self.other, self.data = other, data
+        self.running: list[subprocess.Popen[bytes]] = []
+
+    def start(self, words: list[str], **environment: str) -> subprocess.Popen[bytes]:
+        """Begins `penstock WORDS`, with the image's folders as they are here."""
+        folders = {"/srv/shop.py": str(DEPLOY / "shop.py"), "/data": str(self.data)}
+        for word, folder in folders.items():
+            words = [one.replace(word, folder) for one in words]
+        command = [*self.other.within, sys.executable, "-m", "penstock.cli", *words]
+        with (self.data / f"{len(self.running)}.txt").open("wb") as output:
+            one = subprocess.Popen(
+                command,
+                cwd=self.data,
+                env=os.environ | environment,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        self.running.append(one)
+        return one
+
+    def said(self) -> str:
+        """What they have said."""
+        return "\n".join(one.read_text() for one in sorted(self.data.glob("*.txt")))
+
+    def stop(self) -> None:
+        """Ends them as an engine does."""
+        for one in reversed(self.running):
+            one.terminate()
+        for one in self.running:
+            assert one.wait(SPARK_PATIENCE_S) in (0, -signal.SIGTERM), self.said()
+
+
+@pytest.fixture
+def containers(tmp_path: Path) -> Iterator[Containers]:
+    """Those of a test, ended with it."""
+    with other_machine() as other:
+        one = Containers(other, tmp_path)
+        yield one
+        for child in one.running:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+
+
+def clicks_of(port: int, containers: Containers) -> None:
+    """Sends clicks from outside, and waits until the pipeline has them in its view."""
+    address = f"127.0.0.1:{port}"
+
+    def has_topic() -> bool:
+        with contextlib.suppress(BrokerError, OSError), Client(address, patience_s=1.0) as client:
+            return "clicks" in client.topics()
+        assert all(one.poll() is None for one in containers.running), containers.said()
+        return False
+
+    wait_until(has_topic, containers.said, patience_s=SPARK_PATIENCE_S)
+    with Producer(address) as producer:
+        values = pa.array([b'{"user": "ann", "at": "2026-01-05T12:00:01Z"}'] * 3)
+        producer.send("clicks", 0, None, values, np.full(3, 1_767_614_401_000, np.int64))
+
+    def counted() -> bool:
+        assert all(one.poll() is None for one in containers.running), containers.said()
+        with contextlib.suppress(PenstockError):
+            rows = ps.serve.Views(containers.data / "shop.penstock").table("per_minute")
+            return bool(rows["clicks"].to_pylist() == [3])
+        return False
+
+    wait_until(counted, containers.said, patience_s=SPARK_PATIENCE_S)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_container_s_log_is_reached_from_outside(containers: Containers) -> None:
+    """With the options that the container file shows, and the published port as the advertised one."""
+    text = (DEPLOY / "Containerfile").read_text()
+    [more] = re.findall(r"^# +(--listen .*)$", text, re.MULTILINE)
+    with published(containers.other.there, 9092) as port:
+        words = [*of_container("ENTRYPOINT")[1:], *more.split()]
+        words = [f"127.0.0.1:{port}" if one == "127.0.0.1:9092" else one for one in words]
+        containers.start(words)
+        clicks_of(port, containers)
+        containers.stop()
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_composed_services_work_together(containers: Containers) -> None:
+    """A broker with a listener for containers and one for others, a pipeline, and its page."""
+    services = composed()
+    there = containers.other.there
+    with published(there, 19092) as port, published(there, 8750) as page:
+        for one in services.values():
+            words = (one.get("entrypoint") or of_container("ENTRYPOINT"))[1:]
+            places = {"broker:9092": f"{there}:9092", "127.0.0.1:9092": f"127.0.0.1:{port}"}
+            for name, place in places.items():
+                words = [word.replace(name, place) for word in words]
+            more = {k: v.replace("broker:9092", places["broker:9092"])
+                    for k, v in one.get("environment", {}).items()}  # fmt: skip
+            if "PENSTOCK_UI_PASSWORD" in more:
+                more["PENSTOCK_UI_PASSWORD"] = "secret" * 2
+                wait_until((containers.data / "shop.penstock").exists, containers.said)
+            containers.start(words, **more)
+        clicks_of(port, containers)
+
+        def served() -> bool:
+            with contextlib.suppress(httpx.HTTPError):
+                answer = httpx.get(f"http://127.0.0.1:{page}/api/status", auth=("any", "secret" * 2))
+                return answer.status_code == 200 and answer.json()["state"]["name"] == "live"
+            return False
+
+        wait_until(served, containers.said)
+        containers.stop()

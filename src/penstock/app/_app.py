@@ -21,6 +21,7 @@ from penstock.flow.checks import check_function, check_number, check_text
 
 # What runs a pipeline is imported by `run`: reading, checking and testing a program need none of it.
 if TYPE_CHECKING:
+    from penstock.app.embedded import Exposed
     from penstock.app.facts import Facts
     from penstock.app.heartbeat import Heartbeat
     from penstock.engine.driver import Progress
@@ -118,6 +119,7 @@ class App(DatabaseFlow):
         )
         self._log = None if log is None else _address(log)
         self.listen = listen
+        self._exposed: Exposed | None = None
         #: What starts the program, for messages to users who find it stopped.
         self.command: str | None = None
         #: The log's address while the app runs, `host:port`.
@@ -142,6 +144,30 @@ class App(DatabaseFlow):
 
             checked_listen(address)
         self._listen = address
+
+    def expose(self, listen: str, *, advertise: str | None = None) -> None:
+        """Lets other machines reach the embedded log: it listens at another address as well.
+
+        Clients aren't authenticated: everyone who can reach the address can read and delete everything.
+        This is for networks that are protected themselves, such as a container whose port is published to
+        one machine. For others, run a broker with TLS and users.
+
+        Args:
+            listen: `HOST:PORT`, such as `0.0.0.0:9092`.
+            advertise: `HOST:PORT` that clients connect to; by default the address at which they reached the
+                log. Where a port is published under another address, it is that address.
+
+        Raises:
+            FlowError: the log isn't the embedded one.
+        """
+        from penstock.app.embedded import Exposed
+
+        if self._log is not None:
+            raise FlowError(
+                f"expected an embedded log to expose; found the log at {self._log}, whose broker says where "
+                "it listens"
+            )
+        self._exposed = Exposed(listen, advertise)
 
     @property
     def directory(self) -> Path:
@@ -268,7 +294,9 @@ class App(DatabaseFlow):
             remember_log(self.directory, self._log, self.command)
             yield self._log
             return
-        broker = EmbeddedBroker(self.directory, listen=self.listen, command=self.command)
+        broker = EmbeddedBroker(
+            self.directory, listen=self.listen, command=self.command, exposed=self._exposed
+        )
         try:
             yield broker.start()
         finally:

@@ -11,8 +11,9 @@ import logging
 import socket
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
@@ -21,7 +22,14 @@ from penstock.broker.process import BrokerProcess
 from penstock.broker.storage.data_lock import Owner, owner_of
 from penstock.errors import PenstockError, SetupError, UserError
 
-__all__ = ["ADDRESS_FILE", "EmbeddedBroker", "address_of", "checked_listen", "remember_log"]
+__all__ = [
+    "ADDRESS_FILE",
+    "EmbeddedBroker",
+    "Exposed",
+    "address_of",
+    "checked_listen",
+    "remember_log",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +40,24 @@ LOG: Final = "log"  # in the app's directory: the broker's data
 ANYWHERE: Final = "127.0.0.1:0"
 
 
+@dataclass(frozen=True)
+class Exposed:
+    """Where an embedded broker is reached by other machines, without authentication.
+
+    Attributes:
+        listen: `HOST:PORT` of this machine.
+        advertise: `HOST:PORT` that clients connect to; None: the address at which they reached it.
+    """
+
+    listen: str
+    advertise: str | None = None
+
+    def __post_init__(self) -> None:
+        split_address(self.listen)
+        if self.advertise is not None:
+            split_address(self.advertise)
+
+
 class EmbeddedBroker:
     """The broker of one app directory. A second process with the same directory shares the first's.
 
@@ -39,14 +65,21 @@ class EmbeddedBroker:
         directory: the app's.
         listen: `HOST:PORT`; None, or port 0: where it was before, else at a free port.
         command: that starts the app, for messages to processes that look for its broker while it is stopped.
+        exposed: where it listens as well, for other machines.
     """
 
     def __init__(
-        self, directory: Path, *, listen: str | None = None, command: str | None = None
+        self,
+        directory: Path,
+        *,
+        listen: str | None = None,
+        command: str | None = None,
+        exposed: Exposed | None = None,
     ) -> None:
         self.directory = directory
         self.address = ""
         self._listen, self._command = listen or ANYWHERE, command
+        self._exposed = exposed
         self._process: BrokerProcess | None = None
         self._stopping = threading.Event()
         self._watcher: threading.Thread | None = None
@@ -97,21 +130,33 @@ class EmbeddedBroker:
 
     def _launch(self) -> None:
         """Takes the previous address where it is free, so that producers find the log again."""
-        process = BrokerProcess(self.directory / LOG, listen=self._free_address())
+        process = BrokerProcess(self.directory / LOG, **self._where())
         process.start()
         self._process = process
         self.address = process.address
         known = {"address": self.address, "pid": process.pid, "command": self._command}
         _write(self.directory, known)
 
+    def _where(self) -> dict[str, Any]:
+        """Where the broker listens, as arguments of its process: first for this app's own processes."""
+        address, exposed = self._free_address(), self._exposed
+        if exposed is None:
+            return {"listen": address}
+        host, port = split_address(exposed.listen)
+        if split_address(address)[1] == port:  # one address can't be part of the other
+            address = ANYWHERE
+        if port and not _free(host, port):
+            raise _taken(exposed.listen)
+        more = ["--allow-remote"]
+        if exposed.advertise is not None:
+            more += ["--advertise", f",{exposed.advertise}"]
+        return {"listen": f"{address},{exposed.listen}", "arguments": more}
+
     def _free_address(self) -> str:
         host, port = split_address(self._listen)
         if port:
             if not _free(host, port):
-                raise SetupError(
-                    f"expected to listen on {self._listen}; found that another process does. Stop that "
-                    "one, or choose another address: penstock run --listen, or ps.App(listen=…)"
-                )
+                raise _taken(self._listen)
             return self._listen
         known = address_of(self.directory)
         if known is None or split_address(known)[0] != host:
@@ -147,7 +192,8 @@ def checked_listen(listen: str) -> str:
         raise UserError(
             f"expected a loopback address such as 127.0.0.1:9092, because an embedded broker doesn't "
             f"authenticate clients; found {listen!r}. For other machines start a broker with TLS and users "
-            "(docs/security.md), and name it: ps.App(log='kafka+tls://user@host:port')"
+            "(docs/security.md), and name it: ps.App(log='kafka+tls://user@host:port'). If everyone who can "
+            "reach the address may read and delete everything, add --allow-remote (in Python: App.expose)"
         )
     return listen
 
@@ -177,6 +223,13 @@ def _write(directory: Path, known: dict[str, object]) -> None:
     new = directory / f"{ADDRESS_FILE}.new"
     new.write_bytes(orjson.dumps(known))
     new.replace(directory / ADDRESS_FILE)
+
+
+def _taken(address: str) -> SetupError:
+    return SetupError(
+        f"expected to listen on {address}; found that another process does. Stop that one, or choose "
+        "another address: penstock run --listen, or ps.App(listen=…)"
+    )
 
 
 def _free(host: str, port: int) -> bool:

@@ -31,8 +31,8 @@ class BrokerConfig:
         data: the data directory; made where it is missing.
         listen: `[PROTOCOL://]HOST:PORT`, several with commas between them (see
             `penstock.broker.listeners`); port 0 picks a free one.
-        advertise: `HOST:PORT` that clients connect to, one for each listener; None: the address at
-            which they reached the broker.
+        advertise: `HOST:PORT` that clients connect to, one for each listener, with commas between them;
+            None, or nothing between the commas: the address at which they reached the broker.
         allow_remote: permit addresses beyond this machine's loopback without authentication: any client
             that reaches the port can read and delete everything.
         default_partitions: partitions of a topic that is made on first use, or with a count of -1.

@@ -92,6 +92,8 @@ class Listener:
 def parse_listeners(text: str, advertise: str | None = None) -> list[Listener]:
     """The listeners in `[PROTOCOL://]HOST:PORT[,…]`, advertised as `HOST:PORT[,…]` in that order.
 
+    One with nothing between the commas is advertised as the address at which a client has reached it.
+
     >>> [one.protocol.value for one in parse_listeners("127.0.0.1:9092,SASL_SSL://[::]:9094")]
     ['PLAINTEXT', 'SASL_SSL']
     """
@@ -104,14 +106,15 @@ def parse_listeners(text: str, advertise: str | None = None) -> list[Listener]:
                 f"expected one of {', '.join(SecurityProtocol)} before '://', found {protocol!r}"
             )
         listeners.append(Listener(SecurityProtocol(name), *split_address(address)))
-    advertised = [split_address(one.strip()) for one in advertise.split(",")] if advertise else []
+    shown = [one.strip() for one in advertise.split(",")] if advertise else []
+    advertised = [split_address(one) if one else None for one in shown]
     if len(advertised) not in {0, len(listeners)} or len(listeners) > LISTENERS_MAX:
         raise UserError(
             f"expected 1 to {LISTENERS_MAX} listeners and as many advertised addresses, found "
             f"{len(listeners)} and {len(advertised)}"
         )
-    for listener, shown in zip(listeners, advertised, strict=False):
-        listener.advertise = shown
+    for listener, address in zip(listeners, advertised, strict=False):
+        listener.advertise = address
     return listeners
 
 

@@ -47,6 +47,8 @@ class How:
     postgres_tls: tuple[str, str] | None = None
     log_format: Literal["text", "json"] = "text"
     otel: bool = False
+    advertise: str | None = None
+    allow_remote: bool = False
 
     def hosting(self, app: ps.App, **more: Any) -> Hosting:
         """The same for the pipeline's host."""
@@ -74,6 +76,25 @@ class How:
             **ended,
         )
 
+    def _place(self, app: ps.App) -> None:
+        """Says where the embedded broker listens."""
+        if self.listen is None and (self.advertise is not None or self.allow_remote):
+            raise UserError(
+                "expected --listen HOST:PORT with --advertise and --allow-remote; found none. Add it"
+            )
+        if self.listen is None:
+            return
+        if self.allow_remote:
+            app.expose(self.listen, advertise=self.advertise)
+        elif self.advertise is not None:
+            raise UserError(
+                "expected --allow-remote with --advertise, because clients of an embedded broker aren't "
+                "authenticated; found none. Add it if everyone who can reach the address may read and delete "
+                "everything"
+            )
+        else:
+            app.listen = self.listen
+
     def _files(self, app: ps.App) -> Callable[[str], list[Feed]]:
         """What gives the feeds of the files to ingest, for a broker's address."""
         if not self.ingest:
@@ -99,8 +120,7 @@ class How:
 
         hosting = self.hosting(app, **more)
         compile_once(note if self.log_format == "text" else None)
-        if self.listen is not None:
-            app.listen = self.listen
+        self._place(app)
         if self.shards is not None:
             app.settings = replace(app.settings, shards=self.shards)
         app.command = command
@@ -173,6 +193,17 @@ _OPTIONS: Final = (
         metavar="HOST:PORT",
         help="Where the embedded broker listens, on loopback. Default: its last address, at "
         "first a free port.",
+    ),
+    click.option(
+        "--advertise",
+        metavar="HOST:PORT",
+        help="With --allow-remote: the address for clients, where it isn't that of --listen, such as the "
+        "published one of a container.",
+    ),
+    click.option(
+        "--allow-remote",
+        is_flag=True,
+        help="Permit --listen beyond loopback. Anyone who reaches it can read and delete everything.",
     ),
     click.option(
         "--port",
