@@ -115,13 +115,13 @@ def _plain(name: str, one: Any) -> Iterator[str]:
     is_made = is_class and (issubclass(one, BaseException) or one.__name__ in MADE_ELSEWHERE)
     yield f"### {name}\n"
     if not is_made:
-        yield f"```python\nps.{name}{_signature(one)}\n```\n"
+        yield f"```\nps.{name}{_signature(one)}\n```\n"
     yield from (*_markdown(one), "")
     for member, what in _members(one) if is_class else ():
         yield f"#### {name}.{member}\n"
         getter = what.fget if isinstance(what, property) else None
         if getter is None:
-            yield f"```python\n{member}{_signature(what, bound=True)}\n```\n"
+            yield f"```\n{member}{_signature(what, bound=True)}\n```\n"
         yield from (*_markdown(getter or what), "")
 
 

@@ -393,7 +393,9 @@ def test_composed_services_work_together(containers: Containers) -> None:
 
         def served() -> bool:
             with contextlib.suppress(httpx.HTTPError):
-                answer = httpx.get(f"http://127.0.0.1:{page}/api/status", auth=("any", "secret" * 2))
+                answer = httpx.get(
+                    f"http://127.0.0.1:{page}/api/status", auth=("any", "secret" * 2)
+                )
                 return answer.status_code == 200 and answer.json()["state"]["name"] == "live"
             return False
 

@@ -106,15 +106,15 @@ def parse_listeners(text: str, advertise: str | None = None) -> list[Listener]:
                 f"expected one of {', '.join(SecurityProtocol)} before '://', found {protocol!r}"
             )
         listeners.append(Listener(SecurityProtocol(name), *split_address(address)))
-    shown = [one.strip() for one in advertise.split(",")] if advertise else []
-    advertised = [split_address(one) if one else None for one in shown]
+    texts = [one.strip() for one in advertise.split(",")] if advertise else []
+    advertised = [split_address(one) if one else None for one in texts]
     if len(advertised) not in {0, len(listeners)} or len(listeners) > LISTENERS_MAX:
         raise UserError(
             f"expected 1 to {LISTENERS_MAX} listeners and as many advertised addresses, found "
             f"{len(listeners)} and {len(advertised)}"
         )
-    for listener, address in zip(listeners, advertised, strict=False):
-        listener.advertise = address
+    for listener, shown in zip(listeners, advertised, strict=False):
+        listener.advertise = shown
     return listeners
 
 

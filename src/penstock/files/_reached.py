@@ -75,8 +75,8 @@ class Reached:
 
 def _times(decoder: JsonDecoder, values: pa.Array) -> np.ndarray:
     """The instants of rows that have one, in µs."""
-    _, places, data = values.buffers()
-    assert places is not None
+    buffers: list[Any] = values.buffers()
+    _, places, data = buffers
     starts = np.frombuffer(places, np.int32)[values.offset : values.offset + len(values) + 1]
     buffer = np.frombuffer(data if data is not None else b" ", np.uint8)
     decoded = decoder.decode(buffer, starts[:-1].astype(np.int64), np.diff(starts))
