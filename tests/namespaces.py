@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 import pytest
 
 __all__ = ["Machine", "other_machine"]
+_numbers = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,11 @@ def other_machine() -> Iterator[Machine]:
     """A namespace that reaches this one, and nothing else. Skips the test where there can be none."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("network namespaces need root and the command ip")
-    number = os.getpid()
-    name, near, far = f"penstock-{number}", f"psa{number}", f"psb{number}"
-    # Of the range for tests of networks (RFC 2544); four addresses a process.
-    block = 4 * (number % (1 << 14))
+    # The system takes a namespace away some time after it was deleted, so the next one has other names.
+    number = f"{os.getpid()}-{next(_numbers)}"
+    name, near, far = f"penstock-{number}", f"a{number}", f"b{number}"
+    # Of the range for tests of networks (RFC 2544): four addresses for each.
+    block = 4 * (hash(number) % (1 << 14))
     here, there = (f"198.18.{(block + n) >> 8}.{(block + n) & 255}" for n in (1, 2))
     try:
         _ip("netns", "add", name)
@@ -56,4 +59,6 @@ def other_machine() -> Iterator[Machine]:
         _ip("-n", name, "link", "set", "lo", "up")
         yield Machine(here, there, ("ip", "netns", "exec", name))
     finally:
+        with contextlib.suppress(subprocess.CalledProcessError):  # it was never made
+            _ip("link", "del", near)
         _ip("netns", "del", name)
