@@ -182,3 +182,18 @@ def test_times_and_numbers_in_sqlite_are_texts_that_sort(tmp_path, topic) -> Non
             ("0001-02-03T04:05:06.000000Z", "0.0000000001"),
             (None, "0.0000000000"),
         ]
+
+
+@pytest.mark.parametrize("place", ["postgres"], indirect=True)
+@pytest.mark.parametrize("key", ["DEFERRABLE", "DEFERRABLE INITIALLY DEFERRED"])
+@pytest.mark.parametrize("more", [", name text", ""])
+def test_a_table_with_a_deferrable_key_is_written(place, topic, key, more) -> None:
+    """ON CONFLICT doesn't take such a key: rows that there are are updated, others are inserted."""
+    place.execute(f"CREATE TABLE users (id bigint{more}, PRIMARY KEY (id) {key})")
+    schema = SCHEMA if more else "id BIGINT NOT NULL"
+    topic.send({"id": 1, "name": "ann"}, {"id": 2, "name": "bob"})
+    follow(place, topic, schema)
+    topic.send({"id": 2, "name": "eve"}, {"id": 3, "name": "zoe"})
+    follow(place, topic, schema)
+    found = place.rows("SELECT * FROM users ORDER BY id")
+    assert found == ([(1, "ann"), (2, "eve"), (3, "zoe")] if more else [(1,), (2,), (3,)])

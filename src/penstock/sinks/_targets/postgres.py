@@ -68,6 +68,7 @@ class PostgresTarget(WithSavepoints):
         self._url, self._psycopg = url, psycopg_module()
         self._connection: Any = None
         self._staged: dict[tuple[str, ...], str] = {}
+        self._is_deferrable = False  # the key, so that ON CONFLICT can't take it
 
     @property
     def name(self) -> str:
@@ -178,19 +179,42 @@ class PostgresTarget(WithSavepoints):
         return [name for (name,) in found]
 
     def _check_key(self, rows: Rows) -> None:
-        if rows.key and not self.execute(
-            "SELECT 1 FROM pg_index i WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indpred "
-            'IS NULL AND (SELECT array_agg(a.attname::text ORDER BY a.attname COLLATE "C") '
+        found = rows.key and self.execute(
+            "SELECT i.indimmediate FROM pg_index i WHERE i.indrelid = to_regclass(%s) AND i.indisunique "
+            'AND i.indpred IS NULL AND (SELECT array_agg(a.attname::text ORDER BY a.attname COLLATE "C") '
             "FROM pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum = ANY "
             "(i.indkey[0:i.indnkeyatts - 1])) = %s",
             (self.path, sorted(rows.key)),
-        ):
+        )
+        self._is_deferrable = bool(found) and (True,) not in found
+        if rows.key and not found:
             keys = ", ".join(map(quoted, rows.key))
             raise UserError(
                 f"expected the table {self.table!r} to have the key ({', '.join(rows.key)}) as its primary "
                 f"key; found no unique index over it. Add one: ALTER TABLE {self.path} ADD PRIMARY KEY "
                 f"({keys});"
             )
+
+    def upsert_sql(self, rows: Rows) -> str:
+        """What writes the rows of `{rows}`. ON CONFLICT doesn't take a key that is DEFERRABLE: rows that are
+        there are updated, and the others are inserted.
+        """
+        if not (rows.key and self._is_deferrable):
+            return super().upsert_sql(rows)
+        listed = ", ".join(quoted(name) for name in rows.schema.names)
+        keys = ", ".join(f"t.{quoted(name)}" for name in rows.key)
+        same = " AND ".join(f"t.{quoted(n)} = r.{quoted(n)}" for n in rows.key)
+        others = [quoted(n) for n in rows.schema.names if n not in rows.key]
+        change = ", ".join(f"{n} = r.{n}" for n in others)
+        there = (
+            f"UPDATE {self.path} AS t SET {change} FROM {{rows}} AS r WHERE {same} RETURNING {keys}"
+            if others
+            else f"SELECT {keys} FROM {self.path} AS t, {{rows}} AS r WHERE {same}"
+        )
+        return (
+            f"WITH there AS ({there}) INSERT INTO {self.path} ({listed}){self.overriding} "
+            f"SELECT {listed} FROM {{rows}} AS r WHERE NOT EXISTS (SELECT 1 FROM there AS t WHERE {same})"
+        )
 
     def type_of(self, type_: pa.DataType) -> str:
         """What a column's type is called there."""
