@@ -18,8 +18,9 @@ import psycopg
 from tests.databases import Postgres
 from tests.patience import wait_until
 
-from penstock.capture import Capture, Captured
+from penstock.capture import Capture, Captured, letters_topic
 from penstock.client import Client, Reader
+from penstock.client.letters.dead_letters import DeadLetters, Letter
 from penstock.client.schemas import registered_schemas
 
 
@@ -116,6 +117,15 @@ class Source:
             return orjson.loads(data)
         text = registered_schemas(self.registry)(int.from_bytes(data[1:5], "big"))
         return fastavro.schemaless_reader(io.BytesIO(data[5:]), json.loads(text or ""))
+
+    def letters(self) -> list[Letter]:
+        """The capture's dead letters."""
+        topic = letters_topic(self.name)
+        with Client(self.log) as client:
+            if topic not in client.topics():
+                return []
+        with DeadLetters(self.log, topic) as dead:
+            return [*dead.letters()]
 
     def table(self, topic: str, *key: str) -> dict[Any, Any]:
         """What a topic's records make of a table, each change checked against the state before it."""

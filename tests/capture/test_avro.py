@@ -26,6 +26,7 @@ from penstock.capture import Capture, schemas, snapshot
 from penstock.capture._avro import encoder
 from penstock.capture._connect import Member, envelope
 from penstock.capture._postgres._snapshots import _chunks, _initial
+from penstock.capture._unread import Losses
 from penstock.client import Client, Reader
 from penstock.errors import SetupError, UserError
 
@@ -434,17 +435,19 @@ def test_a_new_snapshot_deletes_missing_rows_and_no_other(source, registry) -> N
     assert records == [(1, "r"), (2, "r"), (2, "r"), (3, "r"), (1, None)]
 
 
-def test_a_value_that_does_not_fit_is_left_out(caplog) -> None:
-    """It is null, or zero where null can't be; the first one of a field is logged."""
+def test_a_value_that_does_not_fit_is_left_out() -> None:
+    """It is null, or zero where null can't be, and it is noted."""
     columns = Member("n", "int"), Member("m", "long", is_required=True)
     schema = envelope("t", columns, "postgresql")
-    write = encoder(schema["fields"][0]["type"], {}, "t-value")
+    losses = Losses("t")
+    write = encoder(schema["fields"][0]["type"], {}, losses)
     out = bytearray()
     for n in ("x", 1 << 31, 2):
         write(out, {"n": n, "m": None})
     assert bytes(out) == b"\2\0\0\2\0\0\2\2\4\0"
-    assert [one.getMessage() for one in caplog.records] == [
-        "t-value: a value of n of Value doesn't fit its type and is omitted: 'x' (expected an integer)"
+    assert [(one.column, one.reason) for one in losses.take()] == [
+        ("t.n", "n: expected an integer ('x')"),
+        ("t.n", "n: expected a number of 32 bits (2147483648)"),
     ]
 
 

@@ -27,6 +27,7 @@ from penstock.capture._mysql._groups._group import HELD_BYTES, Group
 from penstock.capture._mysql._json import json_text
 from penstock.capture._mysql._rows import decoder
 from penstock.capture._mysql._stream import Stream
+from penstock.capture._unread import Losses
 from penstock.errors import CorruptError, SetupError
 
 
@@ -118,7 +119,7 @@ def test_a_table_without_metadata_is_read_by_the_catalog() -> None:
     assert definition_of(table, Definition(columns, ("a",)), {}) is None
     altered = (columns[1], columns[0], Column("j", "json"))
     assert definition_of(table, Definition(altered, ("a",)), {}) is None
-    read = decoder(table, catalog.columns, b"\x07", "precise")
+    read = decoder(table, catalog.columns, b"\x07", "precise", Losses())
     row = b"\x00" + b"\xff\xff\xff\xff" + b"\x02" + struct.pack("<I", 3) + b"\x05\x07\x00"
     assert read(row, 0) == ({"a": 4294967295, "e": "y", "j": "7"}, len(row))
     assert read(b"\x07", 0) == ({"a": None, "e": None, "j": None}, 1)
@@ -278,9 +279,9 @@ def test_what_cannot_be_read_stops() -> None:
     """Rows with a part of the columns, types of extensions, compressed events: with the setting."""
     table, column = TableMap("d", "t", (3,), (0,)), Column("a", "int")
     with pytest.raises(SetupError, match=r"without a\. SET GLOBAL binlog_row_image = FULL"):
-        decoder(table, (column,), b"\0", "precise")
-    with pytest.raises(SetupError, match="of type 140"):
-        decoder(TableMap("d", "t", (140,), (3,)), (column,), b"\1", "precise")
+        decoder(table, (column,), b"\0", "precise", Losses())
+    with pytest.raises(CorruptError, match="of type 200"):  # its rows are a dead letter
+        decoder(TableMap("d", "t", (200,), (3,)), (column,), b"\1", "precise", Losses())
     for kind in (Kind.PARTIAL, Kind.PAYLOAD, 166):
         with pytest.raises(SetupError, match="SET GLOBAL"):
             refuse(kind)

@@ -11,9 +11,9 @@ import pytest
 from tests.patience import PATIENCE_S, wait_until
 
 from penstock.broker.process import BrokerProcess
-from penstock.capture import _output, _progress
+from penstock.capture import _output
 from penstock.capture._output import Captured, Output
-from penstock.capture._progress import Log, State, state_topic
+from penstock.capture._progress import Log, State, _log, state_topic
 from penstock.client import TransactionalProducer
 from penstock.errors import SetupError
 
@@ -75,7 +75,7 @@ def test_what_was_stored_last_is_confirmed(source) -> None:
 
 def test_ctrl_c_does_not_wait_for_a_broker_that_hangs(tmp_path, monkeypatch) -> None:
     """What a thread asks of it is broken off, however long the client would wait."""
-    monkeypatch.setattr(_progress, "GRACE_S", 0.01)
+    monkeypatch.setattr(_log, "GRACE_S", 0.01)
     log, ended = None, []
 
     def interrupted() -> None:

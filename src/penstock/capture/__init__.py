@@ -6,8 +6,10 @@ docs/capture.md lists the guarantees, and docs/reference/capture.md describes th
 """
 
 from penstock.capture._capture import Capture
+from penstock.capture._metrics import serve_metrics
 from penstock.capture._output import Captured
 from penstock.capture._postgres import outbox
+from penstock.capture._progress import letters_topic
 from penstock.capture._sources import TableSource, mysql, postgres, sqlite
 from penstock.capture._status import (
     Status,
@@ -28,11 +30,13 @@ __all__ = [
     "TableSource",
     "control",
     "drop",
+    "letters_topic",
     "mysql",
     "names",
     "outbox",
     "postgres",
     "schemas",
+    "serve_metrics",
     "setup",
     "snapshot",
     "sqlite",

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import base64
 import json
-import logging
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,10 +21,11 @@ import orjson
 import pyarrow as pa
 
 from penstock.capture import _connect
-from penstock.capture._connect import Avro
+from penstock.capture._connect import FORMER, Avro
 from penstock.capture._json_schema import json_schema_of
 from penstock.capture._protobuf import protobuf_of
 from penstock.capture._schemas import Shape
+from penstock.capture._unread import UNREADABLE, Losses, Lost
 from penstock.client.schemas import schema_id, schema_versions
 from penstock.formats.avro import headed
 from penstock.formats.protobuf import FIRST_MESSAGE
@@ -37,7 +37,6 @@ HEAD_BYTES: Final = 5
 """Of a record, before what its columns are."""
 Write: TypeAlias = Callable[[bytearray, Any], None]
 _FLOAT, _DOUBLE = struct.Struct("<f").pack, struct.Struct("<d").pack
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -62,6 +61,7 @@ class Registered:
         self._url, self._kind, self._connector = url.rstrip("/"), kind, connector
         self._shapes: dict[str, Shape] = {}
         self._pairs: dict[str, _Pair] = {}
+        self._lost: list[Lost] = []
 
     def use(self, topic: str, shape: Shape) -> None:
         """The records of a topic that follow have these columns."""
@@ -79,22 +79,44 @@ class Registered:
         shape = self._shapes.get(topic)
         if shape is None:
             return key, value
-        pair = self._pair(topic, shape)
-        return (
-            None if key is None else pair.key(key),
-            None if value is None else pair.value(value),
-        )
+        return self._made(self._pair(topic, shape), key, value)
+
+    def take(self) -> tuple[Lost, ...]:
+        """The values of the record that was made last that don't fit their types."""
+        found = tuple(self._lost)
+        self._lost.clear()
+        return found
 
     def columns(
         self, topic: str, keys: pa.Array[Any], values: pa.Array[Any], shape: Shape
-    ) -> tuple[pa.Array[Any], pa.Array[Any]]:
-        """Keys and values of rows that were read by themselves, from JSON. See `record`."""
-        pair = self._pair(topic, shape)
-        made = [
-            [None if one is None else write(one) for one in column.to_pylist()]
-            for write, column in ((pair.key, keys), (pair.value, values))
-        ]
-        return pa.array(made[0], pa.binary()), pa.array(made[1], pa.binary())
+    ) -> tuple[pa.Array[Any], pa.Array[Any], dict[int, tuple[Lost, ...]]]:
+        """Keys and values of rows that were read by themselves, from JSON, and by place the values that
+        don't fit. See `record`.
+        """
+        pair, made = self._pair(topic, shape), list[tuple[bytes | None, bytes | None]]()
+        lost = dict[int, tuple[Lost, ...]]()
+        for i, pair_ in enumerate(zip(keys.to_pylist(), values.to_pylist(), strict=True)):
+            made.append(self._made(pair, *pair_))
+            if self._lost:
+                lost[i] = self.take()
+        return (
+            pa.array([key for key, _ in made], pa.binary()),
+            pa.array([value for _, value in made], pa.binary()),
+            lost,
+        )
+
+    def _made(
+        self, pair: _Pair, key: bytes | None, value: bytes | None
+    ) -> tuple[bytes | None, bytes | None]:
+        """A record; of a row that is gone, only the values of the key are lost."""
+        made_key = None if key is None else pair.key(key)
+        of_key, made_value = self.take(), None if value is None else pair.value(value)
+        if self._lost and value is not None and orjson.loads(value).get("after") is None:
+            self._lost.clear()
+        # Such a value is in both, and is one.
+        known = {one.column for one in of_key}
+        self._lost[:] = [*of_key, *(one for one in self._lost if one.column not in known)]
+        return made_key, made_value
 
     def _pair(self, topic: str, shape: Shape) -> _Pair:
         known = self._pairs.get(topic)
@@ -117,10 +139,12 @@ class Registered:
     ) -> Callable[[bytes], bytes]:
         """What makes records of JSON."""
         subject, members = f"{topic}-{part}", {"Key": names, "Value": names}
+        losses = Losses(topic, names if part == "key" else ())
+        losses.found = self._lost
         match self._kind:
             case Kind.AVRO:
                 head = self._head(subject, json.dumps(schema, separators=(",", ":")))
-                write = encoder(schema, members, subject)
+                write = encoder(schema, members, losses)
 
                 def encoded(text: bytes) -> bytes:
                     out = bytearray(head)
@@ -136,7 +160,7 @@ class Registered:
                 earlier = schema_versions(self._url, subject)
                 is_mysql = self._connector != "postgresql"
                 made, message = protobuf_of(
-                    schema, members, topic, earlier, subject, is_mysql=is_mysql
+                    schema, members, topic, earlier, losses, is_mysql=is_mysql
                 )
                 head = self._head(subject, made.text) + FIRST_MESSAGE
                 return lambda text: head + message(orjson.loads(text))
@@ -145,23 +169,22 @@ class Registered:
         return headed(schema_id(self._url, subject, text, self._kind))
 
 
-def encoder(schema: Avro, members: Mapping[str, list[str]], where: str) -> Write:
+def encoder(schema: Avro, members: Mapping[str, list[str]], losses: Losses) -> Write:
     """What appends a value, as JSON has it, in Avro's encoding. Bytes are base64.
 
-    A value that doesn't fit its type is null, or zero where it can't be null, as in Debezium's records; the
-    first one of a field is logged.
+    A value that doesn't fit its type is null, or zero where it can't be null, as in Debezium's records.
 
     Args:
         schema: its; each record is defined before it is named.
         members: by record, the names of its fields in JSON, where they are others there.
-        where: for what is logged.
+        losses: takes values that don't fit.
     """
-    return _Compiler(members, where).write(schema)
+    return _Compiler(members, losses).write(schema)
 
 
 class _Compiler:
-    def __init__(self, members: Mapping[str, list[str]], where: str) -> None:
-        self._members, self._where = members, where
+    def __init__(self, members: Mapping[str, list[str]], losses: Losses) -> None:
+        self._members, self._losses = members, losses
         self._records: dict[str, Write] = {}
 
     def write(self, schema: Avro) -> Write:
@@ -182,8 +205,8 @@ class _Compiler:
         fields = []
         for name, one in zip(names, schema["fields"], strict=True):
             append, empty = self.write(one["type"]), self._empty(one)
-            field = f"{name} of {schema['name']}"
-            fields.append((name, self._fitting(field, append, empty), empty))
+            is_former = (schema["name"], name) == FORMER
+            fields.append((name, self._fitting(name, append, empty, is_former), empty))
 
         def write(out: bytearray, value: Any) -> None:
             get = value.get
@@ -206,23 +229,19 @@ class _Compiler:
         self.write(kind)(out, value)
         return bytes(out)
 
-    def _fitting(self, field: str, append: Write, empty: bytes) -> Write:
-        has_warned = False
+    def _fitting(self, field: str, append: Write, empty: bytes, is_former: bool) -> Write:  # noqa: FBT001
+        losses = self._losses
 
         def fitting(out: bytearray, value: Any) -> None:
-            nonlocal has_warned
-            begin = len(out)
+            begin, count = len(out), len(losses.found)
             try:
                 append(out, value)
-            except (ValueError, TypeError, OverflowError, AttributeError) as error:
+                if is_former:  # it was judged when it was new
+                    del losses.found[count:]
+            except UNREADABLE as error:
                 del out[begin:]
                 out += empty
-                if not has_warned:
-                    has_warned = True
-                    _log.warning(
-                        "%s: a value of %s doesn't fit its type and is omitted: %r (%s)",
-                        *(self._where, field, value, error),
-                    )
+                losses.note(field, value, error)
 
         return fitting
 

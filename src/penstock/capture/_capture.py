@@ -41,11 +41,13 @@ from penstock.capture._progress import (
     State,
     Watched,
     control_topic,
+    letters_topic,
     schemas_topic,
     state_topic,
 )
 from penstock.capture._schemas import OnSchemaChange, Schemas
 from penstock.capture._snapshots import Initial, StoppedError, written_before
+from penstock.capture._unread import OnUnreadable
 from penstock.core.databases import described
 from penstock.errors import BrokerError, FencedError, ProtocolError, SetupError, UserError
 from penstock.formats.registered import KINDS, RegisteredFormat
@@ -121,6 +123,10 @@ class Capture:
         on_schema_change: what to do if readers of a topic may fail: a NOT NULL column is dropped or can be
             null, a type or the key changes. `pass` logs a warning and continues; `stop` stops before it.
         notifications: whether Debezium's notifications of snapshots are written to `TO.notifications`.
+        on_unreadable: what to do with a row that has a value that can't be read or written: `null` writes
+            the row with NULL there, `letter` writes it to the topic `NAME.capture.dead-letters` instead.
+            Both count, and log a warning once for each column. A row whose key has such a value is always
+            a dead letter.
         settings: further arguments of `penstock.client.Client`.
 
     Raises:
@@ -152,6 +158,7 @@ class Capture:
         schema_changes: bool = False,
         on_schema_change: OnSchemaChange = "pass",
         notifications: bool = False,
+        on_unreadable: OnUnreadable = "null",
         **settings: Any,
     ) -> None:
         topics = dict(tables) if isinstance(tables, Mapping) else None
@@ -187,6 +194,7 @@ class Capture:
             on_schema_change=on_schema_change,
             notifications=notifications,
             schemas=KINDS.get(format),
+            on_unreadable=on_unreadable,
         )
         self._check_options()
         self._check_registry(format)
@@ -413,7 +421,8 @@ class _Session:
                 f"one: penstock capture drop {settings.name}"
             )
         name = settings.name
-        own = {state_topic(name), control_topic(name), schemas_topic(name), *database.topics}
+        own = {state_topic(name), control_topic(name), schemas_topic(name), letters_topic(name)}
+        own.update(database.topics)
         changes = topic_name(settings.to or "") if settings.schema_changes else None
         notes = topic_name(f"{settings.source_name}.notifications")
         notifications = Notifications(
@@ -458,7 +467,8 @@ class _Session:
         if registry is not None and settings.schemas is not None:
             by_schemas = Registered(registry, settings.schemas, database.source[0])
         output = Output(
-            *(self._log, state, self._done, self._run.owner, schemas, notifications), by_schemas
+            *(self._log, state, self._done, self._run.owner, schemas, notifications, by_schemas),
+            settings.on_unreadable,
         )
         new = {t: topic for t, topic in topics.items() if spelled(t) not in kept}
         if new:
@@ -495,12 +505,12 @@ class _Session:
         if given is not None:
             named = {one: given.get(spelled(one), given.get(one[1])) for one in tables}
             return {one: topic for one, topic in named.items() if topic}
-        plain = {one: topic_name(f"{self._settings.to}.{spelled(one)}") for one in tables}
-        used = Counter(plain.values())
-        for table, topic in plain.items():
-            name = spelled(table)
+        full = {one: ".".join((self._settings.to or "", *filter(None, one))) for one in tables}
+        used = Counter(map(topic_name, full.values()))
+        for table, wanted in full.items():
+            name, topic = spelled(table), topic_name(wanted)
             apart = f"{topic}_{zlib.crc32(name.encode()):08x}"
-            is_shared = used[topic] > 1 and topic != f"{self._settings.to}.{name}"
+            is_shared = used[topic] > 1 and (topic != wanted or name.startswith('"'))
             before = former[name].topic if name in former else ""
             made[table] = before if before in (topic, apart) else apart if is_shared else topic
         return made

@@ -16,7 +16,18 @@ from typing import Any, Final, TypeAlias
 from penstock.errors import SetupError
 from penstock.formats.avro.schemas import avro_name
 
-__all__ = ["Avro", "Member", "array", "decimal", "envelope", "key", "named", "optional", "record"]
+__all__ = [
+    "FORMER",
+    "Avro",
+    "Member",
+    "array",
+    "decimal",
+    "envelope",
+    "key",
+    "named",
+    "optional",
+    "record",
+]
 
 Avro: TypeAlias = Any
 """A schema of Avro: a name, or what JSON has."""
@@ -90,6 +101,10 @@ def record(name: str, fields: Sequence[tuple[str, Avro]], doc: str = "") -> Avro
 def key(topic: str, members: Sequence[Member]) -> Avro:
     """The schema of a topic's keys."""
     return _once(_named_record(topic, "Key", _fields(topic, members)), set())
+
+
+FORMER: Final = ("Envelope", "before")
+"""The record, and its field, that has a row as it was before."""
 
 
 def envelope(topic: str, members: Sequence[Member], connector: str) -> Avro:

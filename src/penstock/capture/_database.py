@@ -17,12 +17,13 @@ import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 from penstock.capture._envelope import Format, Record, Records, Values
 from penstock.capture._output import Output
 from penstock.capture._progress import State
-from penstock.capture._schemas import OnSchemaChange, Shape
+from penstock.capture._schemas import OnSchemaChange, Shape, TableName, spelled, unspelled
+from penstock.capture._unread import OnUnreadable
 from penstock.core.schema import Schema
 from penstock.errors import UserError
 from penstock.schemas import Kind as SchemaKind
@@ -38,20 +39,10 @@ __all__ = [
     "TableName",
     "TakesRequests",
     "spelled",
+    "unspelled",
 ]
 
 _NAME: Final = re.compile(r"[a-z0-9_.-]{1,50}")
-TableName: TypeAlias = tuple[str, str]
-"""Schema and name; no schema where the database has none."""
-
-
-def spelled(table: TableName) -> str:
-    """A table's name as text.
-
-    >>> spelled(("public", "users")), spelled(("", "users"))
-    ('public.users', 'users')
-    """
-    return f"{table[0]}.{table[1]}" if table[0] else table[1]
 
 
 @dataclass(frozen=True)
@@ -75,6 +66,7 @@ class Settings:
         on_schema_change: what is done at a change at which readers may fail.
         notifications: whether there is Debezium's topic of notifications.
         schemas: the kind of a registry's schemas that records are written by; None: they are JSON.
+        on_unreadable: what becomes of rows with values that can't be read or written.
 
     Raises:
         UserError: one is wrong, or two don't fit together.
@@ -96,6 +88,7 @@ class Settings:
     on_schema_change: OnSchemaChange = "pass"
     notifications: bool = False
     schemas: SchemaKind | None = None
+    on_unreadable: OnUnreadable = "null"
 
     def __post_init__(self) -> None:
         """Checks them."""
@@ -111,6 +104,10 @@ class Settings:
         if self.on_schema_change not in ("pass", "stop"):
             raise UserError(
                 f"expected on_schema_change='pass' or 'stop'; found {self.on_schema_change!r}"
+            )
+        if self.on_unreadable not in ("null", "letter"):
+            raise UserError(
+                f"expected on_unreadable='null' or 'letter'; found {self.on_unreadable!r}"
             )
         if "transactions" in self.options and self.format != "debezium":
             raise UserError(

@@ -10,9 +10,10 @@ a matter of each kind of database, and comes as JSON.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -20,6 +21,7 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
+from penstock.capture._unread import Lost
 from penstock.formats.changelog import EMPTIED
 
 __all__ = [
@@ -48,21 +50,25 @@ _NEW_KEY, _OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
 
 
 class Record(NamedTuple):
-    """A record for a topic."""
+    """A record for a topic, and the values of its new row that it doesn't have."""
 
     topic: str
     key: bytes | None
     value: bytes | None
     headers: Headers
     time_ms: int
+    lost: tuple[Lost, ...] = ()
 
 
 class Records(NamedTuple):
-    """Records for a topic, in columns: keys and values, binary, none NULL, and one time for all."""
+    """Records for a topic, in columns: keys and values, binary, none NULL, and one time for all; by place,
+    the values of rows that they don't have.
+    """
 
     keys: pa.Array[Any]
     values: pa.Array[Any]
     time_ms: int
+    lost: Mapping[int, tuple[Lost, ...]] = MappingProxyType({})
 
 
 class Block(NamedTuple):

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.capture._avro import HEAD_BYTES, Registered
 from penstock.capture._envelope import Block, Headers, Put, Record
 from penstock.capture._notifications import Notifications
-from penstock.capture._progress import Log, State, Watched
+from penstock.capture._progress import Log, State, Watched, letters_topic
 from penstock.capture._schemas import Schemas, Shape
+from penstock.capture._unread import Lost, OnUnreadable, letter_headers
 
-__all__ = ["STEP_BYTES", "Captured", "Output"]
+__all__ = ["STEP_BYTES", "UNREAD", "Captured", "Output"]
 
+UNREAD: Final = "unread"
+"""Where counts of values that couldn't be read or written are in `State.details`."""
+COLUMNS_MAX: Final = 200
+"""Columns that are counted by themselves, as the state is written with each transaction."""
+_log = logging.getLogger(__name__)
 GONE: Final = -1
 """The identity of a table that has another name, or other rows; none that there is has it."""
 STEP_BYTES: Final = 4 << 20
@@ -41,6 +49,8 @@ class Captured:
         time_us: when the newest of them committed, since 1970.
         is_caught_up: whether the server had nothing more at hand when it was asked last.
         unchanged: large values that updates didn't touch, and whose place a placeholder takes.
+        unread: values that couldn't be read or written: they are NULL, or their rows dead letters.
+        letters: rows that are dead letters.
         trouble: why it waits; empty if it doesn't.
     """
 
@@ -52,6 +62,8 @@ class Captured:
     time_us: int = 0
     is_caught_up: bool = False
     unchanged: int = 0
+    unread: int = 0
+    letters: int = 0
     trouble: str = ""
 
 
@@ -66,6 +78,7 @@ class Output:
         schemas: the tables' versions.
         notifications: of snapshots.
         by_schemas: writes records of tables by schemas of a registry; None: they are JSON.
+        unread: what becomes of rows with values that can't be read or written.
     """
 
     def __init__(
@@ -77,8 +90,11 @@ class Output:
         schemas: Schemas,
         notifications: Notifications,
         by_schemas: Registered | None = None,
+        unread: OnUnreadable = "null",
     ) -> None:
-        self._log, self.done, self._owner = log, done, owner
+        self._log, self.done, self._owner, self._unread = log, done, owner, unread
+        self._reported: set[str] = set()  # columns with a value that couldn't be read
+        log.too_long = self._count_long
         self.state = state
         self.schemas, self._notifications, self._by_schemas = schemas, notifications, by_schemas
         self._received = self._counted = 0
@@ -125,8 +141,101 @@ class Output:
         return self._log.waiting_bytes >= STEP_BYTES
 
     def add(self, record: Record) -> None:
-        """Takes a record."""
-        self.put(record.topic, record.key, record.value, record.time_ms, record.headers)
+        """Takes a record, or the dead letter that takes its place."""
+        put = self.judged(record.lost) or self.put
+        put(record.topic, record.key, record.value, record.time_ms, record.headers)
+        self.is_open = True
+
+    # -- rows with values that can't be read or written -------------------------------------------------
+
+    def judged(self, lost: tuple[Lost, ...], *, is_encoded: bool = False) -> Put | None:
+        """Counts values of a new row that its record doesn't have; what takes the row, where it is a dead
+        letter. None: it is written.
+
+        Args:
+            lost: the values.
+            is_encoded: whether the record is taken as it is written, not as JSON.
+        """
+        if not lost:
+            return None
+        is_letter = self._unread == "letter" or any(one.is_key for one in lost)
+        self._count([one.column for one in lost], int(is_letter))
+        for one in lost:
+            if one.column not in self._reported:
+                self._reported.add(one.column)
+                _log.warning(
+                    "%s: expected a value of %s that can be read and written; found one that can't: %s. %s. "
+                    "More of them are counted: penstock capture status",
+                    *(self._log.name, one.column, one.reason),
+                    f"Its row is a dead letter in {letters_topic(self._log.name)}"
+                    if is_letter
+                    else "It is NULL",
+                )
+        if not is_letter:
+            return None
+        is_made = is_encoded or self._by_schemas is None
+        return partial(self._put_letter if is_made else self._put_encoded_letter, lost)
+
+    def _count(self, columns: Iterable[str], letters: int) -> None:
+        """Counts values that couldn't be read or written, also in the state."""
+        known = dict(self._others.details.get(UNREAD, {}))
+        found = dict(known.get("columns", {}))
+        for one in columns:
+            name = one if one in found or len(found) < COLUMNS_MAX else "others"
+            found[name] = found.get(name, 0) + 1
+            self.done.unread += 1
+        self.done.letters += letters
+        counts = {"columns": found, "letters": known.get("letters", 0) + letters}
+        self._others = replace(self._others, details={**self._others.details, UNREAD: counts})
+
+    def _count_long(self, lost: Lost) -> None:
+        """A record is a dead letter, as it is too long for its topic."""
+        self._count([lost.column], 1)
+        _log.warning(
+            "%s: %s. It is a dead letter in %s, which has its beginning",
+            *(self._log.name, lost.reason, letters_topic(self._log.name)),
+        )
+
+    def _put_letter(
+        self,
+        lost: tuple[Lost, ...],
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        time_ms: int,
+        headers: Headers = (),
+    ) -> None:
+        """Takes the record of a row as a dead letter; the tombstone of one isn't any."""
+        if value is not None:
+            self._log.letter(topic, key, value, time_ms, (*headers, *letter_headers(topic, lost)))
+
+    def _put_encoded_letter(
+        self,
+        lost: tuple[Lost, ...],
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        time_ms: int,
+        headers: Headers = (),
+    ) -> None:
+        assert self._by_schemas is not None
+        made = self._by_schemas.record(topic, key, value)
+        more = self._by_schemas.take()
+        self._count([one.column for one in more], 0)
+        self._put_letter((*lost, *more), topic, *made, time_ms, headers)
+
+    def unread_event(
+        self, table: str, topic: str, data: bytes, why: Exception, time_ms: int
+    ) -> None:
+        """Changes of a table couldn't be read at all: what the database has sent is a dead letter."""
+        lost = (Lost(table, f"{table}: {why} ({data[:40]!r})"),)
+        self._count([table], 1)
+        _log.warning(
+            "%s: expected changes of %s that can be read; found: %s. They are a dead letter in %s. Read the "
+            "table again: penstock capture snapshot %s --tables %s --delete-missing",
+            *(self._log.name, table, why, letters_topic(self._log.name), self._log.name, table),
+        )
+        self._log.letter(topic, None, data, time_ms, letter_headers(topic, lost))
         self.is_open = True
 
     @property
@@ -143,7 +252,9 @@ class Output:
         headers: Headers = (),
     ) -> None:
         assert self._by_schemas is not None
-        self._log.put(topic, *self._by_schemas.record(topic, key, value), time_ms, headers)
+        made = self._by_schemas.record(topic, key, value)
+        put = self.judged(self._by_schemas.take(), is_encoded=True) or self._log.put
+        put(topic, *made, time_ms, headers)
 
     @property
     def takes_blocks(self) -> bool:
@@ -162,11 +273,38 @@ class Output:
             self._by_schemas.use(topic, shape)
 
     def put_all(
-        self, topic: str, keys: pa.Array[Any], values: pa.Array[Any], time_ms: int, shape: Shape
+        self,
+        topic: str,
+        keys: pa.Array[Any],
+        values: pa.Array[Any],
+        time_ms: int,
+        shape: Shape,
+        lost: Mapping[int, tuple[Lost, ...]],
     ) -> None:
-        """Takes rows of a table, and sends them; see `Log.put_all`."""
+        """Takes rows of a table, and sends them; see `Log.put_all`.
+
+        Args:
+            topic: where to.
+            keys: of the records.
+            values: likewise.
+            time_ms: likewise.
+            shape: what the table looks like.
+            lost: by place, the values that records don't have.
+        """
         if self._by_schemas is not None:
-            keys, values = self._by_schemas.columns(topic, keys, values, shape)
+            keys, values, more = self._by_schemas.columns(topic, keys, values, shape)
+            lost = {i: (*lost.get(i, ()), *more.get(i, ())) for i in lost.keys() | more.keys()}
+        letters = [
+            (i, put)
+            for i, one in sorted(lost.items())
+            if (put := self.judged(one, is_encoded=True)) is not None
+        ]
+        for i, put in letters:
+            put(topic, keys[i].as_py(), values[i].as_py(), time_ms)
+        if letters:
+            kept = np.ones(len(keys), np.bool_)
+            kept[[i for i, _ in letters]] = False
+            keys, values = keys.filter(pa.array(kept)), values.filter(pa.array(kept))
         self._log.put_all(topic, keys, values, time_ms)
 
     def describe(

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
-import logging
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from penstock.capture._connect import Avro
+from penstock.capture._connect import FORMER, Avro
+from penstock.capture._unread import UNREADABLE, Losses
 from penstock.formats.protobuf import ProtobufSchema, numbered, schemas, tag
 from penstock.schemas.protos import ProtoField, ProtoMessage
 
@@ -34,7 +34,6 @@ _MICROS: Final = {
     "io.debezium.time.MicroTime": 1,
 }
 """Microseconds of a unit."""
-_log = logging.getLogger(__name__)
 
 
 def protobuf_of(
@@ -42,23 +41,23 @@ def protobuf_of(
     members: Mapping[str, Sequence[str]],
     package: str,
     earlier: Sequence[str],
-    where: str,
+    losses: Losses,
     *,
     is_mysql: bool = False,
 ) -> tuple[ProtobufSchema, Message]:
     """The file of what Avro's schema is of, and what makes messages of its first record.
 
-    A value that doesn't fit its type is left out; the first one of a field is logged. So are NULLs in arrays.
+    A value that doesn't fit its type is left out. So are NULLs in arrays.
 
     Args:
         schema: of Kafka Connect's; each record is defined before it is named.
         members: by record, the names of its fields in JSON, where they are others there.
         package: such as a topic.
         earlier: the subject's versions, the newest first.
-        where: for what is logged.
+        losses: takes values that don't fit.
         is_mysql: whether times are MySQL's, which may be negative and longer than a day: durations.
     """
-    compiler = _Compiler(members, where, is_mysql=is_mysql)
+    compiler = _Compiler(members, losses, is_mysql=is_mysql)
     compiler.kind(schema)
     messages = list(reversed(compiler.messages.values()))  # the outermost is complete last
     made = numbered(messages, package, earlier)
@@ -66,8 +65,10 @@ def protobuf_of(
 
 
 class _Compiler:
-    def __init__(self, members: Mapping[str, Sequence[str]], where: str, *, is_mysql: bool) -> None:
-        self._members, self._where, self._is_mysql = members, where, is_mysql
+    def __init__(
+        self, members: Mapping[str, Sequence[str]], losses: Losses, *, is_mysql: bool
+    ) -> None:
+        self._members, self._losses, self._is_mysql = members, losses, is_mysql
         self.messages: dict[str, ProtoMessage] = {}
         self.writers: dict[str, Message] = {}
 
@@ -114,7 +115,7 @@ class _Compiler:
         self, own: str, fields: Sequence[tuple[str, ProtoField, int, Put, bool]]
     ) -> Message:
         tags: list[bytes] = []
-        warned: set[str] = set()
+        losses = self._losses
 
         def write(value: Any) -> bytes:
             if not tags:  # fields have their numbers by now
@@ -124,6 +125,7 @@ class _Compiler:
                 found = value.get(name)
                 if found is None:
                     continue
+                count = len(losses.found)
                 try:
                     if is_array:
                         out += b"".join(
@@ -133,19 +135,10 @@ class _Compiler:
                         )
                     else:
                         out += head + put(found)
-                except (
-                    ValueError,
-                    TypeError,
-                    OverflowError,
-                    AttributeError,
-                    struct.error,
-                ) as error:
-                    if name not in warned:
-                        warned.add(name)
-                        _log.warning(
-                            "%s: a value of %s of %s doesn't fit its type and is omitted: %r (%s)",
-                            *(self._where, name, own, found, error),
-                        )
+                except UNREADABLE as error:
+                    losses.note(name, found, error)
+                if (own, name) == FORMER:  # it was judged when it was new
+                    del losses.found[count:]
             return bytes(out)
 
         return write

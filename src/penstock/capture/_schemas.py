@@ -19,10 +19,26 @@ import orjson
 
 from penstock.capture._connect import Member
 from penstock.capture._envelope import Put, version_text
-from penstock.errors import CorruptError, SetupError
+from penstock.errors import CorruptError, SetupError, UserError
 
-__all__ = ["Column", "Difference", "OnSchemaChange", "Schemas", "Shape", "Version", "differences"]
+__all__ = [
+    "Column",
+    "Difference",
+    "OnSchemaChange",
+    "Schemas",
+    "Shape",
+    "TableName",
+    "Version",
+    "differences",
+    "spelled",
+    "unspelled",
+]
 
+TableName: TypeAlias = tuple[str, str]
+"""Schema and name; no schema where the database has none."""
+_SPELLED: Final = re.compile(
+    r"""(?:("(?:[^"]|"")+"|`(?:[^`]|``)+`)\.|([^."`][^.]*)\.)?(.+)""", re.DOTALL
+)
 OnSchemaChange: TypeAlias = Literal["pass", "stop"]
 _TEXTS: Final = frozenset(
     (
@@ -60,6 +76,40 @@ _JDBC: Final = {
 """The numbers of java.sql.Types, as Debezium's records have them."""
 _OTHER: Final = 1111
 _log = logging.getLogger(__name__)
+
+
+def spelled(table: TableName) -> str:
+    """A table's name as text: another one for each table. A schema with dots is quoted.
+
+    >>> spelled(("public", "users")), spelled(("", "users")), spelled(("my.db", "users"))
+    ('public.users', 'users', '"my.db".users')
+    """
+    schema, name = table
+    if "." in schema or schema.startswith('"'):
+        schema = '"' + schema.replace('"', '""') + '"'
+    return f"{schema}.{name}" if schema else name
+
+
+def unspelled(text: str, schema: str = "") -> TableName:
+    """A table, or a pattern of tables, of a text. MySQL's quotes are the same.
+
+    Args:
+        text: the name.
+        schema: that is meant where the text has none.
+
+    Raises:
+        UserError: it has a quote without an end.
+
+    >>> unspelled('"my.db".users'), unspelled("public.users"), unspelled("users", "my.db")
+    (('my.db', 'users'), ('public', 'users'), ('my.db', 'users'))
+    """
+    found = _SPELLED.fullmatch(text)
+    if found is None:
+        raise UserError(f"expected a table such as 'public.users'; found {text!r}")
+    quoted, plain, name = found.groups()
+    if quoted:
+        return quoted[1:-1].replace(2 * quoted[0], quoted[0]), name
+    return (schema if plain is None else plain), name
 
 
 @dataclass(frozen=True)
@@ -213,7 +263,7 @@ class Schemas:
         Raises:
             SetupError: readers may fail at it, and it is to stop then.
         """
-        name = ".".join(one for one in table if one)
+        name = spelled(table)
         known = self.known.get(name)
         shape = _completed(shape, None if known is None else known.shape)
         if known is not None and known.shape == shape:

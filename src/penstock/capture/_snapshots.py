@@ -110,7 +110,8 @@ class Initial:
                     output.notify_now(INITIAL, "IN_PROGRESS", self._id, self._names, **more)
                 is_sent = isinstance(record, Records) or output.is_full
                 if isinstance(record, Records):
-                    output.put_all(self._new[table], *record, self._database.shape(table))
+                    shape = self._database.shape(table)
+                    output.put_all(self._new[table], *record[:3], shape, record.lost)
                     count = len(record.keys)
                 else:
                     output.add(record)

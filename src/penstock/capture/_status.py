@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -12,6 +12,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.capture._kinds import kind_named, kind_of
+from penstock.capture._output import UNREAD
 from penstock.capture._progress import (
     COMMAND,
     POSITION,
@@ -25,7 +26,7 @@ from penstock.capture._progress import (
     versions,
 )
 from penstock.capture._progress import control as control_of
-from penstock.capture._schemas import Version
+from penstock.capture._schemas import Version, spelled, unspelled
 from penstock.client import Client, Producer
 from penstock.core.databases import described
 from penstock.core.names import unknown
@@ -56,6 +57,9 @@ class Status:
         safe_bytes: that can be written before the slot is lost; None: there is no limit.
         trouble: why the database couldn't be asked.
         snapshot: the table that is being read while changes flow, and how far that is.
+        unread: by column, values that couldn't be read or written, since the capture's beginning; by table,
+            changes that couldn't be read; by topic, records that were too long for it.
+        letters: rows that are dead letters.
     """
 
     name: str
@@ -69,6 +73,8 @@ class Status:
     safe_bytes: int | None = None
     trouble: str = ""
     snapshot: str = ""
+    unread: dict[str, int] = field(default_factory=dict)
+    letters: int = 0
 
 
 def names(client: Client) -> list[str]:
@@ -100,6 +106,8 @@ def status(name: str, log: str, *, url: str | None = None, **settings: Any) -> S
     kind = kind_named(found.kind)
     tables = {table: one.topic for table, one in found.tables.items()}
     identity = (name, found.server)
+    counts = found.details.get(UNREAD, {})
+    unread = {"unread": counts.get("columns", {}), "letters": counts.get("letters", 0)}
     position = kind.position(found.position, found.details)
     try:
         now = kind.look(url or found.server, found)
@@ -107,9 +115,9 @@ def status(name: str, log: str, *, url: str | None = None, **settings: Any) -> S
         if not (isinstance(error, PenstockError | OSError) or kind.passes(error)):
             raise
         state: Any = "paused" if is_paused else "unknown"
-        return Status(*identity, state, position, tables, trouble=str(error).strip())
+        return Status(*identity, state, position, tables, trouble=str(error).strip(), **unread)
     if now.slot == "missing":
-        return Status(*identity, "stopped", position, tables, slot="missing")
+        return Status(*identity, "stopped", position, tables, slot="missing", **unread)
     state = "paused" if is_paused else now.state
     lag_s = max(time.time() - found.stored_ms / 1000, 0.0) if now.lag_bytes else 0.0
     lag_bytes = None if now.lag_bytes is None else max(now.lag_bytes, 0)
@@ -125,6 +133,7 @@ def status(name: str, log: str, *, url: str | None = None, **settings: Any) -> S
             now.safe_bytes,
         ),
         snapshot=_snapshot_text(found),
+        **unread,
     )
 
 
@@ -201,7 +210,7 @@ def snapshot(
     found = _send(name, None, b"", log, **settings)
     known = [] if found is None else sorted(found.tables)
     schema = _schema_of(found)
-    some = [f"{schema}{one}" if "." not in one else one for one in tables] or known
+    some = [spelled(unspelled(one, schema)) if schema else one for one in tables] or known
     if found is None or not set(some) <= set(known):
         raise UserError(
             f"expected tables that {name!r} captures: {', '.join(known) or 'none yet'}; found "
@@ -213,13 +222,13 @@ def snapshot(
 
 
 def _schema_of(state: State | None) -> str:
-    """What precedes names of tables that don't say where they are."""
+    """Where tables are whose names don't say it."""
     match None if state is None else state.kind:
         case "postgresql":
-            return "public."
+            return "public"
         case "mysql":
             assert state is not None, "a kind without a state"
-            return state.system.rpartition("/")[2] + "."
+            return state.system.rpartition("/")[2]
         case _:
             return ""
 

@@ -105,7 +105,8 @@ class Producer:
         )
         self._acks = -1 if acks == "all" else 1
         self._compression = compression
-        self._batch_bytes_max = batch_bytes_max
+        #: A batch's size before compression.
+        self.batch_bytes_max = batch_bytes_max
         self._own: tuple[int, int] | None = None
         self._next_sequence: dict[tuple[str, int], int] = {}
         #: Of Produce, the first and the last that may be used.
@@ -225,7 +226,7 @@ class Producer:
             part.keys,
             part.values,
             part.timestamps_ms,
-            batch_bytes_max=self._batch_bytes_max,
+            batch_bytes_max=self.batch_bytes_max,
             compression=self._compression,
             producer_id=identity[0],
             producer_epoch=identity[1],

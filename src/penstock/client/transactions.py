@@ -232,6 +232,10 @@ class TransactionalProducer:
             transactional_id=self.transactional_id,
         )
 
+    def limit_batches(self, bytes_max: int) -> None:
+        """Makes batches smaller from now on: a topic may take only such."""
+        self._producer.batch_bytes_max = min(self._producer.batch_bytes_max, bytes_max)
+
     def send_together(self, parts: Sequence[Part]) -> None:
         """Writes records to several partitions, in the transaction; begins one where none is open.
 

@@ -13,10 +13,13 @@ from tests.capture.test_mysql import ROWS, TYPES
 from tests.effort import examples
 from tests.mariadb import pymysql
 
-from penstock.capture._mysql._columns import Charset, Column, Definition
+from penstock.capture._mysql._charsets import Charset
+from penstock.capture._mysql._columns import Column, Definition
 from penstock.capture._mysql._server import Server
 from penstock.capture._mysql._snapshots import Makes, Packets, read
 from penstock.capture._mysql._texts import converter
+from penstock.capture._mysql._texts import read as read_value
+from penstock.capture._unread import Losses
 from penstock.errors import CorruptError
 
 UTF8 = Charset()
@@ -92,7 +95,7 @@ def expected(definition: Definition, rows: Any, how: Any) -> list[dict[str, Any]
     names = [one.name for one in definition.columns]
     return [
         {
-            name: None if value is None else convert(value)
+            name: None if value is None else read_value(convert, value, Losses(), name)
             for name, convert, value in zip(names, made, row, strict=True)
         }
         for row in rows

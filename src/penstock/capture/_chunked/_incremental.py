@@ -321,15 +321,19 @@ class Incremental(Requests):
         known, time_ms = output.schemas.known, time.time_ns() // 1_000_000
         if known.get(spelled(name)) == chunk.mark.known:  # else the stream knows a newer one
             output.describe(name, shape, time_ms)
-        keys, values = rows.keys, rows.values
+        keys, values, lost = rows.keys, rows.values, rows.lost
         newer = self._changes.newer(chunk)
         if True in newer:
             return
         if newer:
             older = pc.is_in(keys, value_set=pa.array([*newer], pa.binary()))
-            keys, values = keys.filter(pc.invert(older)), values.filter(pc.invert(older))
+            kept = pc.invert(older)
+            keys, values = keys.filter(kept), values.filter(kept)
+            if lost:
+                places = pc.indices_nonzero(kept).to_numpy().tolist()
+                lost = {i: lost[place] for i, place in enumerate(places) if place in lost}
         if not len(keys):
             return
         values = self._ways.wrapped(chunk, values, output.position)
-        output.put_all(self._topic, keys, values, time_ms, shape)
+        output.put_all(self._topic, keys, values, time_ms, shape, lost)
         output.done.snapshot_rows += len(keys)

@@ -15,14 +15,16 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 
 from penstock.capture._database import TableName
 from penstock.capture._schemas import Shape, Version
+from penstock.capture._unread import Lost
 from penstock.errors import UserError
 
 __all__ = ["CONNECTIONS", "Chunk", "Chunks", "GoneError", "Key", "Mark", "Part", "Reader", "Rows"]
@@ -42,11 +44,14 @@ Key: TypeAlias = tuple[str, ...]
 
 
 class Rows(NamedTuple):
-    """Rows as JSON, binary: of their keys, and of the rows; the key of the last one as texts."""
+    """Rows as JSON, binary: of their keys, and of the rows; the key of the last one as texts; by row, the
+    values that aren't written.
+    """
 
     keys: pa.Array[Any]
     values: pa.Array[Any]
     last: tuple[str, ...]
+    lost: Mapping[int, tuple[Lost, ...]] = MappingProxyType({})
 
 
 class _NoRoomError(Exception):

@@ -146,13 +146,14 @@ def table_map(data: bytes, *, is_mariadb: bool = False) -> TableMap:
 
     Args:
         data: the body.
-        is_mariadb: whether MariaDB has written it, which counts geometries as columns with text.
+        is_mariadb: whether MariaDB has written it, which counts geometries, and columns that are compressed,
+            as columns with text.
 
     Raises:
         CorruptError: it ends early.
     """
     try:
-        return _table_map(data, _TEXT | {255} if is_mariadb else _TEXT)
+        return _table_map(data, _TEXT | {140, 141, 255} if is_mariadb else _TEXT)
     except (IndexError, ValueError, struct.error) as error:
         raise CorruptError(
             f"expected a table map of the binary log; found {data[:40]!r} ({error})"

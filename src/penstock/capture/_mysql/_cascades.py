@@ -10,6 +10,7 @@ in chunks, and keys that it lacks are deleted. That it is stale is stored with t
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -21,6 +22,7 @@ from penstock.capture._mysql._binlog import DELETES, UPDATES
 from penstock.capture._mysql._rows import Decoder
 from penstock.capture._mysql._server import Server
 from penstock.capture._output import Output
+from penstock.capture._unread import UNREADABLE
 
 __all__ = ["ACTIONS", "Cascades", "Link", "links_of", "stored"]
 
@@ -68,7 +70,7 @@ def links_of(server: Server) -> frozenset[Link]:
     acts = {"CASCADE", "SET NULL"}
     columns: dict[tuple[Any, ...], list[str]] = {}
     for one in rows:
-        ends = f"{one['ps']}.{one['pt']}", f"{one['cs']}.{one['ct']}"
+        ends = spelled((one["ps"], one["pt"])), spelled((one["cs"], one["ct"]))
         columns.setdefault((*ends, one["n"], one["d"] in acts, one["u"] in acts), []).append(
             one["c"]
         )
@@ -171,7 +173,8 @@ class Cascades:
             return
         links = self._children(spelled(table), deleted=is_deletion)
         if links and not is_deletion:
-            links = _touched(links, data, *decoders())
+            with contextlib.suppress(*UNREADABLE):  # what can't be read may have touched all
+                links = _touched(links, data, *decoders())
         if tables := self._behind(one.child for one in links):
             self._noted.setdefault(xa, set()).update(tables)
 

@@ -20,13 +20,15 @@ import pyarrow as pa
 
 from penstock.capture._chunked import Chunk, GoneError, Key, Mark, Part, Rows, wrapped
 from penstock.capture._chunked import Reader as AnyReader
-from penstock.capture._database import TableName
+from penstock.capture._database import TableName, spelled, unspelled
 from penstock.capture._envelope import Values
 from penstock.capture._mysql._binlog import Places
-from penstock.capture._mysql._columns import BINARY, Column, Definition, shape_of
+from penstock.capture._mysql._charsets import BINARY
+from penstock.capture._mysql._columns import Column, Definition, shape_of
 from penstock.capture._mysql._encoder import Encoder
 from penstock.capture._mysql._server import READ_S, Server, ask, quoted
 from penstock.capture._mysql._snapshots import Makes, Packets, read
+from penstock.capture._unread import Lost
 from penstock.errors import UserError
 
 __all__ = ["MysqlWays", "Reader", "unordered"]
@@ -227,7 +229,7 @@ class Reader:
         order = ", ".join(quoted(one) for one in definition.key)
         source = self._from(name, part, self._between(definition, *between))
         query = f"SELECT {columns} {source} ORDER BY {order} LIMIT {2 * CHUNK_ROWS}"
-        makes = Makes(definition, self._values)
+        makes = Makes(definition, self._values, spelled(name))
         found: list[Rows] = []
         size = count = 0
         for packets in self._packets(query):
@@ -260,14 +262,14 @@ class Reader:
             GoneError: it was dropped.
             UserError: it can't be read in the order of its key.
         """
-        schema, _, table = part.table.partition(".")
+        name = unspelled(part.table)
         self._connection()
-        definition = self._server.definition((schema, table))
+        definition = self._server.definition(name)
         if not definition.columns:
             raise GoneError(f"expected the table {part.table}; found that it was dropped")
         if why := unordered(definition):
             raise _RefusedError(why)
-        return (schema, table), definition
+        return name, definition
 
     def _between(self, definition: Definition, after: Key, end: Key) -> list[str]:
         """Conditions: behind a key, up to another one. Servers look them up in the key only where each
@@ -352,7 +354,11 @@ def _together(found: list[Rows]) -> Rows:
     if len(found) == 1:
         return found[0]
     keys, values = [one.keys for one in found], [one.values for one in found]
-    return Rows(pa.concat_arrays(keys), pa.concat_arrays(values), found[-1].last)
+    lost, begin = dict[int, tuple[Lost, ...]](), 0
+    for one in found:
+        lost |= {begin + place: some for place, some in one.lost.items()}
+        begin += len(one.keys)
+    return Rows(pa.concat_arrays(keys), pa.concat_arrays(values), found[-1].last, lost)
 
 
 def _text(value: Any) -> str:

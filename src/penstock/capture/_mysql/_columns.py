@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,14 +9,13 @@ from typing import Any, Final
 
 from penstock.capture._connect import Member
 from penstock.capture._mysql._binlog import TableMap
+from penstock.capture._mysql._charsets import BINARY, Charset
 from penstock.capture._mysql._connect import avro_of
 from penstock.capture._schemas import Column as SchemaColumn
 from penstock.capture._schemas import Shape
 from penstock.core.schema import DECIMAL_DIGITS_MAX
 
 __all__ = [
-    "BINARY",
-    "Charset",
     "Column",
     "Definition",
     "column_type",
@@ -26,34 +24,6 @@ __all__ = [
     "shape_of",
 ]
 
-BINARY: Final = "binary"
-_CODECS: Final = {
-    "utf8": "utf-8",
-    "utf8mb3": "utf-8",
-    "utf8mb4": "utf-8",
-    "ascii": "ascii",
-    "latin1": "cp1252",
-    "ucs2": "utf-16-be",
-    "utf16": "utf-16-be",
-    "utf16le": "utf-16-le",
-    "utf32": "utf-32-be",
-    "latin2": "iso8859-2",
-    "latin5": "iso8859-9",
-    "latin7": "iso8859-13",
-    "greek": "iso8859-7",
-    "hebrew": "iso8859-8",
-    "koi8r": "koi8-r",
-    "koi8u": "koi8-u",
-    "sjis": "shift_jis",
-    "ujis": "euc_jp",
-    "eucjpms": "euc_jp",
-    "euckr": "euc_kr",
-    "tis620": "tis_620",
-    **{one: one for one in ("cp850", "cp852", "cp866", "cp932", "cp1250", "cp1251", "cp1256")},
-    **{one: one for one in ("cp1257", "big5", "gbk", "gb2312", "gb18030")},
-}
-_BYTES: Final = 256
-"""How many there are."""
 _LABEL: Final = re.compile(r"'((?:[^']|'')*)'")
 _SPECIAL: Final = {"uuid", "inet4", "inet6", "point"}
 _TEXTS: Final = {
@@ -67,32 +37,6 @@ _TEXTS: Final = {
     "set",
     "json",
 }
-
-
-@dataclass(frozen=True)
-class Charset:
-    """A character set.
-
-    Attributes:
-        codec: Python's; `binary` where it is bytes.
-        characters: of a set with one byte for each: those of all bytes, as the server converts them. Python
-            has others here and there, and some of these sets not at all.
-    """
-
-    codec: str = "utf-8"
-    characters: str = ""
-
-    @staticmethod
-    def of(name: str, characters: str = "") -> Charset:
-        """That of MySQL's name."""
-        known = characters if len(characters) == _BYTES else ""
-        return Charset(_CODECS.get(name, BINARY if name == BINARY else "utf-8"), known)
-
-    def text(self, data: bytes) -> str:
-        """Bytes as text."""
-        if self.characters:
-            return codecs.charmap_decode(data, "replace", self.characters)[0]
-        return str(data, self.codec, "replace")
 
 
 BYTES: Final = Charset(BINARY)
@@ -186,6 +130,7 @@ def definition_of(
                 unsigned=i in table_map.unsigned
                 if table_map.unsigned is not None
                 else one.unsigned,
+                digits=one.digits if one.kind in _TIMES else 0,
                 labels=tuple(charset.text(x) for x in labels) if labels else one.labels,
             )
         )
@@ -193,6 +138,9 @@ def definition_of(
     return Definition(tuple(columns), key)
 
 
+_TIMES: Final = {"time", "datetime", "timestamp"}
+_OLD_TIMES: Final = {7, 11, 12}
+"""Types of the format before MySQL 5.6's. The binary log doesn't have their digits of a second."""
 _TYPES: Final[dict[str, set[int]]] = {
     "tinyint": {1},
     "smallint": {2},
@@ -212,14 +160,14 @@ _TYPES: Final[dict[str, set[int]]] = {
     "binary": {254},
     "enum": {247},
     "set": {248},
-    "varchar": {15, 253},
-    "varbinary": {15, 253},
+    "varchar": {15, 253, 141},
+    "varbinary": {15, 253, 141},
     "json": {245},
     "uuid": {254},
     "inet4": {254},
     "inet6": {254},
-    **{key: {252} for key in ("tinytext", "text", "mediumtext", "longtext")},
-    **{key: {252} for key in ("tinyblob", "blob", "mediumblob", "longblob")},
+    **{key: {252, 140} for key in ("tinytext", "text", "mediumtext", "longtext")},
+    **{key: {252, 140} for key in ("tinyblob", "blob", "mediumblob", "longblob")},
 }
 
 
@@ -243,12 +191,14 @@ def _spelled(column: Column, logged: tuple[int, int] | None) -> str:
         is_binary = column.charset.codec == BINARY
         if column.kind not in _SPECIAL:
             kind = _KINDS.get(type_, "geometry")
-            if type_ in {15, 253, 254} and is_binary:
+            if type_ in {15, 253, 254, 141} and is_binary:
                 kind = {"varchar": "varbinary", "char": "binary"}[kind]
-            if type_ == _BLOB:
+            if type_ in _BLOBS:
                 size_of = {1: "tiny", 3: "medium", 4: "long"}.get(meta, "")
                 kind = size_of + ("blob" if is_binary else "text")
-        size, digits = meta >> 8, meta & 0xFF if kind == "decimal" else meta
+        size = meta >> 8
+        if type_ not in _OLD_TIMES:
+            digits = meta & 0xFF if kind == "decimal" else meta
     elif kind not in _TYPES and kind not in _SPECIAL:
         kind = "geometry"
     if kind == "decimal":
@@ -264,7 +214,7 @@ def _fits(type_: int, column: Column) -> bool:
     return type_ in _TYPES.get(column.kind, {255})
 
 
-_BLOB: Final = 252
+_BLOBS: Final = {252, 140}
 _KINDS: Final = {
     type_: kind
     for kind, types in _TYPES.items()

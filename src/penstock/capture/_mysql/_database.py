@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 
 from penstock.capture._chunked import CONNECTIONS, Incremental
 from penstock.capture._database import Settings, TableName, spelled
-from penstock.capture._envelope import Record
+from penstock.capture._envelope import Record, Row
 from penstock.capture._mysql._binlog import Places
 from penstock.capture._mysql._cascades import ACTIONS, Cascades, Link, links_of, stored
 from penstock.capture._mysql._chunks import MysqlWays, unordered
@@ -29,11 +29,12 @@ from penstock.capture._mysql._server import (
     replica_details,
 )
 from penstock.capture._mysql._stream import Stream
-from penstock.capture._mysql._texts import converter
+from penstock.capture._mysql._texts import converter, read
 from penstock.capture._output import Output
 from penstock.capture._progress import State
 from penstock.capture._schemas import Shape
 from penstock.capture._snapshots import Progress, marked
+from penstock.capture._unread import Losses, Lost
 from penstock.errors import SetupError
 
 __all__ = ["MysqlDatabase"]
@@ -267,16 +268,15 @@ class _Snapshot:
         large = [one for one in topics if self._is_large(one, definitions[one])]
         self._progress = self._progress.with_tables(map(spelled, large))
         tables = [one for one in topics if one not in large]
-        for table, row, marker in marked((one, self._rows(one, definitions)) for one in tables):
+        rows = ((one, self._rows(one, definitions)) for one in tables)
+        for table, (row, lost), marker in marked(rows):
             at = {"time_s": self._time_s, "snapshot": marker, "server": 0, "gtid": None}
             source = self._encoder.source(
                 table, {**at, "file": self._file, "pos": self._at, "row": 0}
             )
             topic, key = topics[table], definitions[table].key
-            yield (
-                table,
-                self._encoder.inserted(topic, key, row, source, self._time_s * 1000, "r"),
-            )
+            record = self._encoder.inserted(topic, key, row, source, self._time_s * 1000, "r")
+            yield table, record._replace(lost=lost)
 
     @property
     def details(self) -> dict[str, Any]:
@@ -287,19 +287,26 @@ class _Snapshot:
         """Whether a table is read in chunks afterwards."""
         return not unordered(definition) and self._server.estimated_rows(table) > LARGE_ROWS
 
-    def _rows(self, table: TableName, definitions: Mapping[TableName, Any]) -> Iterator[dict]:
+    def _rows(
+        self, table: TableName, definitions: Mapping[TableName, Definition]
+    ) -> Iterator[tuple[Row, tuple[Lost, ...]]]:
+        """Rows, and their values that can't be read."""
         from pymysql.cursors import SSCursor
 
+        losses = Losses(spelled(table), definitions[table].key)
         columns = [(one.name, converter(one, self._values)) for one in definitions[table].columns]
         names = ", ".join(quoted(name) for name, _ in columns)
         with self._sql.cursor(SSCursor) as cursor:
             cursor.execute(f"SELECT {names} FROM {quoted(table[0])}.{quoted(table[1])}")
             try:
                 for row in cursor:
-                    yield {
-                        name: None if value is None else convert(value)
-                        for (name, convert), value in zip(columns, row, strict=True)
-                    }
+                    yield (
+                        {
+                            name: None if value is None else read(convert, value, losses, name)
+                            for (name, convert), value in zip(columns, row, strict=True)
+                        },
+                        losses.take(),
+                    )
             except BaseException:  # closing the cursor would read all rows that are left
                 cursor._result.unbuffered_active, cursor.connection = False, None  # noqa: SLF001
                 raise

@@ -8,12 +8,13 @@ from typing import Any
 
 import orjson
 
-from penstock.capture._database import Settings
+from penstock.capture._database import Settings, unspelled
 from penstock.capture._envelope import Envelope, Record, Row, version_text
 from penstock.capture._mysql._columns import shape_of
 from penstock.capture._mysql._groups._statements import Defined
 from penstock.capture._mysql._server import Server
 from penstock.capture._output import Output
+from penstock.capture._unread import Lost
 
 __all__ = ["Encoder", "key_of", "report"]
 
@@ -81,14 +82,24 @@ class Encoder:
         return self.envelope.row(topic, key_of(row, key), op, row, source, time_ms)
 
     def updated(
-        self, topic: str, key: tuple[str, ...], rows: tuple[Row, Row], source: bytes, time_ms: int
+        self,
+        topic: str,
+        key: tuple[str, ...],
+        rows: tuple[Row | None, Row],
+        source: bytes,
+        time_ms: int,
+        lost: tuple[Lost, ...] = (),
     ) -> Iterator[Record]:
-        """The records of a row that was updated."""
+        """The records of a row that was updated. The former one is None where it isn't in the topic; the last
+        record has the new one, without the values that are lost.
+        """
         before, after = rows
         new = old = key_of(after, key)
-        if any(before[name] != after[name] for name in key):
+        if before is not None and any(before[name] != after[name] for name in key):
             old = key_of(before, key)
-        return self.envelope.updated(topic, (old, new), rows, source, time_ms)
+        *others, last = self.envelope.updated(topic, (old, new), rows, source, time_ms)
+        yield from others
+        yield last._replace(lost=lost) if lost else last
 
     def deleted(
         self, topic: str, key: tuple[str, ...], row: Row, source: bytes, time_ms: int
@@ -117,7 +128,7 @@ def report(
     """
     (what, table), (server, encoder, output) = found, parts
     if output.schemas.changes is None or not any(
-        one.startswith(f"{table[0]}.") for one in output.tables
+        unspelled(one)[0] == table[0] for one in output.tables
     ):
         return
     definition = server.definition(table)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from penstock.capture._database import Condition, Kind
+from penstock.capture._database import Condition, Kind, spelled, unspelled
 from penstock.capture._mysql._binlog import Places
 from penstock.capture._mysql._columns import column_type
 from penstock.capture._mysql._database import MysqlDatabase
@@ -18,13 +18,20 @@ from penstock.errors import UserError
 __all__ = ["MYSQL"]
 
 
+_QUOTES: Final = '"`'
+"""What a database's name may be in."""
+
+
 def _patterns(url: str, tables: Iterable[str]) -> tuple[str, ...]:
     own, made = mysql_parameters(url)["database"], []
     for text in (part.strip() for one in tables for part in one.split(",")):
-        if text.count(".") > 1:
-            raise UserError(f"expected tables such as 'users' or 'shop.users'; found {text!r}")
+        if text.count(".") > 1 and text[0] not in _QUOTES:
+            raise UserError(
+                f"expected tables such as 'users' or 'shop.users'; found {text!r}. Quote a database whose "
+                "name has a '.': '\"my.shop\".users'"
+            )
         if text:
-            made.append(text if "." in text else f"{own}.{text}")
+            made.append(spelled(unspelled(text, own)))
     if not made:
         raise UserError("expected at least one table, such as 'users'; found none")
     return tuple(made)
@@ -48,7 +55,7 @@ def _refuses(error: Exception, _: str) -> str:
 def _setup(url: str, tables: Sequence[str], name: str) -> str:
     """The settings and the SQL of what a capture needs, and no more."""
     user = str(mysql_parameters(url).get("user", "ann"))
-    databases = sorted({one.partition(".")[0] for one in _patterns(url, tables)})
+    databases = sorted({unspelled(one)[0] for one in _patterns(url, tables)})
     to = f"'{user}'@'%'"
     selects = [
         f"GRANT SELECT ON {'*' if '*' in one else '`' + one.replace('`', '``') + '`'}.* TO {to};"

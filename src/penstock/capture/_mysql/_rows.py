@@ -11,20 +11,76 @@ import codecs
 import ipaddress
 import struct
 import uuid
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from penstock.capture._database import spelled
 from penstock.capture._envelope import Row, Values
 from penstock.capture._mysql import _times
-from penstock.capture._mysql._binlog import TableMap
-from penstock.capture._mysql._columns import BINARY, Column, Definition, shape_of
+from penstock.capture._mysql._binlog import DELETES, INSERTS, TableMap
+from penstock.capture._mysql._charsets import BINARY
+from penstock.capture._mysql._columns import Column, Definition, shape_of
 from penstock.capture._mysql._json import json_text
+from penstock.capture._unread import UNREADABLE, Losses, Lost, keys_of
 from penstock.errors import CorruptError, SetupError
 
-__all__ = ["Decoder", "Table", "decoder", "geometry"]
+__all__ = ["Changed", "Decoder", "Table", "decoder", "geometry", "read_rows"]
 
 Decoder: TypeAlias = Callable[[bytes, int], tuple[Row, int]]
 """A row and where the next one begins, of an event and where the row begins."""
+
+
+class Changed(NamedTuple):
+    """A row that was changed.
+
+    Attributes:
+        before: as it was; None: it wasn't there.
+        after: as it is; None: it is gone.
+        gone: values of its former key that can't be written.
+        lost: values of the new row that can't be read, or not be written.
+    """
+
+    before: Row | None
+    after: Row | None
+    gone: tuple[Lost, ...]
+    lost: tuple[Lost, ...]
+
+
+def read_rows(
+    kind: int, data: bytes, p: int, decoders: tuple[Decoder, Decoder], losses: Losses
+) -> list[Changed]:
+    """The rows of an event: all of them are read before the first one counts, as they may not fit.
+
+    Args:
+        kind: of the event.
+        data: its body.
+        p: where rows begin.
+        decoders: of former and of new rows.
+        losses: that they fill.
+
+    Raises:
+        CorruptError: they don't end where the event ends.
+    """
+    found, end, (old, new) = [], len(data), decoders
+    try:
+        while p < end:
+            one, p = old(data, p)
+            first = losses.take()
+            if kind in INSERTS:
+                found.append(Changed(None, one, (), first))
+            elif kind in DELETES:
+                found.append(Changed(one, None, keys_of(first), ()))
+            else:
+                other, p = new(data, p)
+                found.append(Changed(one, other, keys_of(first), losses.take()))
+    except UNREADABLE as error:
+        losses.take()
+        raise CorruptError(
+            f"expected rows of {end} bytes with the columns that the table has now; found that they end "
+            f"elsewhere, as if a column had another length then ({error})"
+        ) from None
+    return found
 
 
 class Table:
@@ -41,6 +97,8 @@ class Table:
             since,
         )
         self.name = table_map.schema, table_map.name
+        #: Values of the row that was read last that can't be read, or not be written.
+        self.losses = Losses(spelled(self.name), definition.key)
         self.is_described = False
         #: What it looks like.
         self.shape = shape_of(definition, table_map)
@@ -50,24 +108,31 @@ class Table:
         """What reads rows that have these columns."""
         found = self._decoders.get(present)
         if found is None:
-            found = decoder(self.table_map, self.definition.columns, present, values)
+            columns = self.definition.columns
+            found = decoder(self.table_map, columns, present, values, self.losses)
             self._decoders[present] = found
         return found
 
 
 def decoder(
-    table_map: TableMap, columns: tuple[Column, ...], present: bytes, values: Values
+    table_map: TableMap,
+    columns: tuple[Column, ...],
+    present: bytes,
+    values: Values,
+    losses: Losses,
 ) -> Decoder:
-    """What reads a table's rows.
+    """What reads a table's rows. It raises one of `UNREADABLE` where it can't find the end of a value.
 
     Args:
         table_map: the table.
         columns: likewise.
         present: bits of the columns that rows have.
         values: how they are written.
+        losses: takes values that can't be read.
 
     Raises:
-        SetupError: rows don't have all columns, or one has a type that can't be read.
+        SetupError: rows don't have all columns.
+        CorruptError: a column has a type whose values have no known end.
     """
     places = [i for i in range(len(columns)) if present[i // 8] >> i % 8 & 1]
     missing = [
@@ -80,6 +145,7 @@ def decoder(
         )
     size = (len(places) + 7) // 8
     names: dict[str, Any] = {"U16": _U16, "str": str, "NONE": bytes(size)}
+    names |= {"UNREADABLE": UNREADABLE, "note": losses.note}
     names["charmap"] = codecs.charmap_decode
     body: list[tuple[int, int, list[str]]] = []
     for k, i in enumerate(places):
@@ -94,10 +160,31 @@ def decoder(
         source += [f"   {line}" for line in lines]
     source.append("  pass")
     row = ", ".join(f"{columns[i].name!r}: v{i}" for i in places)
-    source.append(f" return {{{row}}}, p")
+    names["cut"] = _cut
+    source += [" if p > len(m):", "  cut(m, p)", f" return {{{row}}}, p"]
     exec("\n".join(source), names)  # noqa: S102 - of types and quoted names alone
     made: Decoder = names["decode"]
     return made
+
+
+def _cut(data: bytes, end: int) -> None:
+    """Says that a row ends beyond its event.
+
+    Raises:
+        CorruptError: always.
+    """
+    raise CorruptError(f"expected rows of {len(data)} bytes; found that one ends at {end}")
+
+
+def _guarded(i: int, read: str, data: str, column: Column, names: dict[str, Any]) -> list[str]:
+    """Lines that read a value to `v{i}`, or lose it."""
+    names[f"n{i}"] = column.name
+    return [
+        "try:",
+        f" v{i} = {read}",
+        "except UNREADABLE as error:",
+        f" v{i} = note(n{i}, {data}, error)",
+    ]
 
 
 _U16: Final = struct.Struct("<H").unpack_from
@@ -134,9 +221,9 @@ def _lines(
         elif kind == 8 and unsigned:
             read = f"v{i} = str(f{i}(m, p)[0])"
         return [read, f"p += {one.size}"]
-    if kind in {15, 253, 254, 252, 245, 255, 242}:
+    if kind in {15, 253, 254, 252, 245, 255, 242, *_COMPRESSED}:
         names[f"f{i}"] = _bytes_reader(kind, meta, column)
-        if kind in {15, 253}:
+        if kind in {15, 253, _COMPRESSED_VARCHAR}:
             width = 1 if meta < 256 else 2
         elif kind == 254:
             width = 1 if ((meta >> 4 & 0x300) ^ 0x300) + (meta & 0xFF) < 256 else 2
@@ -147,17 +234,50 @@ def _lines(
         )
         value = f"m[p + {width}:q]"
         charset = column.charset
+        if kind in _COMPRESSED:
+            names["plain"] = uncompressed
+            value = f"plain({value})"
         if charset.codec == BINARY or kind in {245, 255, 242}:
             read = f"f{i}({value})"
         elif charset.characters:
             names[f"c{i}"] = charset.characters
             read = f"charmap({value}, 'replace', c{i})[0]"
+        elif charset.several:
+            names[f"t{i}"] = charset.text
+            read = f"t{i}({value})"
         else:
             read = f"str({value}, {charset.codec!r}, 'replace')"
-        return [f"q = p + {width} + {length}", f"v{i} = {read}", "p = q"]
+        guarded = _guarded(i, read, f"m[p + {width}:q]", column, names)
+        return [f"q = p + {width} + {length}", *guarded, "p = q"]
     size, read_ = _fixed(kind, meta, column, table_map, is_precise=is_precise)
     names[f"f{i}"] = read_
-    return [f"v{i} = f{i}(m, p)", f"p += {size}"]
+    guarded = _guarded(i, f"f{i}(m, p)", f"m[p:p + {size}]", column, names)
+    return [*guarded, f"p += {size}"]
+
+
+_COMPRESSED_VARCHAR: Final = 141
+_COMPRESSED: Final = {140, _COMPRESSED_VARCHAR}
+"""MariaDB's columns that are compressed one by one: BLOB and TEXT, and the shorter ones."""
+_ZLIB: Final = 8
+
+
+def uncompressed(data: bytes) -> bytes:
+    """A value of a compressed column, as MariaDB's sql/field_comp.cc has it: a byte with the method, whether
+    zlib's frame is missing, and how many bytes of the length follow; then these, and the data.
+
+    Raises:
+        ValueError: its method isn't known.
+        zlib.error: it is cut.
+    """
+    if not data:
+        return b""
+    method, rest = data[0] >> 4, data[0] & 7
+    if method == 0:
+        return data[1:]
+    if method != _ZLIB:
+        raise ValueError(f"expected a value that zlib has compressed; found method {method}")
+    bits = -zlib.MAX_WBITS if data[0] & 8 else zlib.MAX_WBITS
+    return zlib.decompress(data[1 + rest :], bits)
 
 
 def _bytes_reader(kind: int, meta: int, column: Column) -> Callable[[bytes], Any]:
@@ -188,9 +308,9 @@ def _fixed(
     """Bytes of a value, and what reads it."""
     make = _FIXED.get(kind)
     if make is None:
-        raise SetupError(
+        raise CorruptError(
             f"expected columns of known types; found {table_map.schema}.{table_map.name}.{column.name} of "
-            f"type {kind}. Compressed columns and types of extensions can't be captured"
+            f"type {kind}, of an extension"
         )
     return make(_Shape(meta, column, is_precise))
 
@@ -263,11 +383,34 @@ def _timestamp2(one: _Shape) -> _Reader:
     return 4 + extra, read
 
 
-def _timestamp(_: _Shape) -> _Reader:
+def _hires(bytes_: Sequence[int], digits: int) -> tuple[int, int]:
+    """Bytes of a time with fractions in MariaDB's format before MySQL 5.6's, and microseconds of its unit."""
+    return bytes_[digits], 10 ** (6 - digits)
+
+
+def _timestamp(one: _Shape) -> _Reader:
+    if digits := one.column.digits:
+        extra, unit = _hires((0, 1, 1, 2, 2, 3, 3), digits)
+
+        def read(m: bytes, p: int) -> Any:
+            us = int.from_bytes(m[p + 4 : p + 4 + extra], "big") * unit
+            return _times.instant_of(int.from_bytes(m[p : p + 4], "big"), us, digits)
+
+        return 4 + extra, read
     return 4, lambda m, p: _times.instant_of(int.from_bytes(m[p : p + 4], "little"), 0, 0)
 
 
 def _datetime(one: _Shape) -> _Reader:
+    if digits := one.column.digits:
+        size, unit = _hires((8, 6, 6, 7, 7, 7, 8), digits)
+
+        def read_hires(m: bytes, p: int) -> Any:
+            packed = int.from_bytes(m[p : p + size], "big") * unit
+            parts = _times.hires_parts(packed)
+            return _times.datetime_of(parts, digits, precise=one.is_precise)
+
+        return size, read_hires
+
     def read(m: bytes, p: int) -> Any:
         day, clock = divmod(int.from_bytes(m[p : p + 8], "little"), 1_000_000)
         parts = (day // 10_000, day // 100 % 100, day % 100, clock // 10_000)
@@ -278,7 +421,21 @@ def _datetime(one: _Shape) -> _Reader:
     return 8, read
 
 
+_HOURS_MAX_S: Final = 838 * 3600 + 59 * 60 + 59
+"""Of a TIME, which may be negative."""
+
+
 def _time(one: _Shape) -> _Reader:
+    if digits := one.column.digits:
+        size, unit = _hires((3, 4, 4, 5, 5, 5, 6), digits)
+        zero = (_HOURS_MAX_S + 1) * 1_000_000 // unit
+
+        def read_hires(m: bytes, p: int) -> Any:
+            us = (int.from_bytes(m[p : p + size], "big") - zero) * unit
+            return _times.time_of(us, digits, precise=one.is_precise)
+
+        return size, read_hires
+
     def read(m: bytes, p: int) -> Any:
         packed = int.from_bytes(m[p : p + 3], "little", signed=True)
         sign, packed = (-1, -packed) if packed < 0 else (1, packed)

@@ -13,9 +13,10 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from penstock.capture._database import TableName
+from penstock.capture._database import TableName, unspelled
 from penstock.capture._mysql._binlog import Places
-from penstock.capture._mysql._columns import BINARY, Charset, Definition, from_catalog
+from penstock.capture._mysql._charsets import Charset, asked
+from penstock.capture._mysql._columns import Definition, from_catalog
 from penstock.capture._mysql._gtid import Gtids
 from penstock.core.databases import (
     ALIVE_EACH_S,
@@ -278,7 +279,7 @@ class Server:
         """
         found: set[TableName] = set()
         for pattern in patterns:
-            schema, _, name = pattern.partition(".")
+            schema, name = unspelled(pattern)
             rows = self.ask(
                 "SELECT TABLE_SCHEMA AS s, TABLE_NAME AS t, TABLE_TYPE = 'BASE TABLE' AS p "
                 "FROM information_schema.TABLES WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') "
@@ -328,19 +329,7 @@ class Server:
     @functools.cached_property
     def _charsets(self) -> dict[str, Charset]:
         """Character sets by their names."""
-        sets = self.ask(
-            "SELECT CHARACTER_SET_NAME AS c, MAXLEN AS m FROM information_schema.CHARACTER_SETS"
-        )
-        names = [one["c"] for one in sets if one["m"] == "1" and one["c"] != BINARY]
-        all_bytes = bytes(range(256)).hex()
-        found = self.ask(
-            " UNION ALL ".join(
-                f"SELECT '{one}' AS c, CONVERT(CONVERT(x'{all_bytes}' USING {one}) USING utf8mb4) AS t"
-                for one in names
-            )
-        )
-        characters = {one["c"]: one["t"] for one in found}
-        return {one["c"]: Charset.of(one["c"], characters.get(one["c"], "")) for one in sets}
+        return asked(self.ask)
 
     def charsets(self) -> dict[int, Charset]:
         """The character sets of collations' numbers."""

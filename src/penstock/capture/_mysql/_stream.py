@@ -16,14 +16,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from penstock.capture._chunked import Incremental
-from penstock.capture._database import spelled
+from penstock.capture._database import spelled, unspelled
 from penstock.capture._envelope import DELETIONS_FOLLOW, Record, Values
 from penstock.capture._mysql._binlog import (
-    DELETES,
     HEADER,
-    INSERTS,
     ROWS,
-    UPDATES,
     Kind,
     Places,
     TableMap,
@@ -49,7 +46,7 @@ from penstock.capture._mysql._groups._statements import (
     xa_of,
 )
 from penstock.capture._mysql._gtid import Gtids, mysql_gtid
-from penstock.capture._mysql._rows import Decoder, Table
+from penstock.capture._mysql._rows import Changed, Table, read_rows
 from penstock.capture._mysql._server import DENIED, SILENCE_S, Server, replica_of
 from penstock.capture._output import Output
 from penstock.errors import CorruptError, SetupError
@@ -150,7 +147,8 @@ class Stream:
     def _add(self, table: tuple[str, str], record: Record) -> None:
         """Takes a record of a change of a table."""
         if spelled(table) == self._incremental.table:
-            self._incremental.put(*record[:3], record.time_ms, record.headers)
+            put = self._output.judged(record.lost) or self._incremental.put
+            put(*record[:3], record.time_ms, record.headers)
             self._output.is_open = True
         else:
             self._output.add(record)
@@ -466,19 +464,19 @@ class Stream:
         new = replaced(bare, schema)
         output = self._output
         known = {name: one for name, one in output.tables.items() if since >= one.since}
-        gone = {".".join(one) for one in new.gone}
-        gone |= {one for one in known if new.schema and one.startswith(f"{new.schema}.")}
-        others = {".".join(one) for one in new.other} & known.keys()
+        gone = {spelled(one) for one in new.gone}
+        gone |= {one for one in known if new.schema and unspelled(one)[0] == new.schema}
+        others = {spelled(one) for one in new.other} & known.keys()
         # A table that was dropped, and is there again.
         others |= {
-            name for one in new.new if (name := ".".join(one)) in known and output.is_gone(name)
+            name for one in new.new if (name := spelled(one)) in known and output.is_gone(name)
         }
         output.replaced((gone & known.keys()) | others)
         if others:
             self._replaced = min(others)
 
     def _truncate(self, table: tuple[str, str], since: int, at: tuple[int, int, int]) -> None:
-        watched = self._output.tables.get(".".join(table))
+        watched = self._output.tables.get(spelled(table))
         if watched is None or since < watched.since:
             return
         topic, output, time_ms = watched.topic, self._output, at[0] * 1000
@@ -513,7 +511,7 @@ class Stream:
 
     def _make_table(self, table_map: TableMap) -> Table | None:
         table = (table_map.schema, table_map.name)
-        watched = self._output.tables.get(".".join(table))
+        watched = self._output.tables.get(spelled(table))
         if watched is None and not (self._cascades is not None and self._cascades.needs(table)):
             return None
         if table not in self._catalog:
@@ -551,37 +549,42 @@ class Stream:
                     table.decoder(second, self._values),
                 ),
             )
+            table.losses.take()
         if not table.topic:
             return
         self._output.use(table.topic, table.shape)
         if not table.is_described:
             table.is_described = True
             self._output.describe(table.name, table.shape, at[0] * 1000, is_reported=True)
-        old = table.decoder(first, self._values)
-        new = table.decoder(second, self._values)
-        for record in self._records(kind, table, data, p, (old, new), at):
+        try:
+            decoders = table.decoder(first, self._values), table.decoder(second, self._values)
+            rows = read_rows(kind, data, p, decoders, table.losses)
+        except CorruptError as error:
+            name, time_ms = spelled(table.name), at[0] * 1000
+            self._output.unread_event(name, table.topic, data, error, time_ms)
+            return
+        for record in self._records(table, rows, at):
             self._group.add(table.name, record)
 
     def _records(
         self,
-        kind: int,
         table: Table,
-        data: bytes,
-        p: int,
-        decoders: tuple[Decoder, Decoder],
+        rows: list[Changed],
         at: tuple[int, int, int],
     ) -> Iterator[Record]:
         encoder, topic, key = self._encoder, table.topic, table.definition.key
-        time_ms, end, row, (old, new) = at[0] * 1000, len(data), 0, decoders
-        block = encoder.block(table.name, self._at(at, 0))
-        while p < end:
-            one, p = old(data, p)
-            source = block % row if block else b""
-            if kind in INSERTS:
-                yield encoder.inserted(topic, key, one, source, time_ms, "c")
-            elif kind in DELETES:
-                yield from encoder.deleted(topic, key, one, source, time_ms)
-            elif kind in UPDATES:
-                other, p = new(data, p)
-                yield from encoder.updated(topic, key, (one, other), source, time_ms)
-            row += 1
+        time_ms, block = at[0] * 1000, encoder.block(table.name, self._at(at, 0))
+        for i, (before, after, gone, lost) in enumerate(rows):
+            source = block % i if block else b""
+            if before is None:
+                assert after is not None, "a change of no row"
+                record = encoder.inserted(topic, key, after, source, time_ms, "c")
+                yield record._replace(lost=lost)
+            elif after is None:
+                records = [*encoder.deleted(topic, key, before, source, time_ms)]
+                yield from [one._replace(lost=gone) for one in records[: 1 if gone else None]]
+            else:
+                # A row whose key can't be written isn't in the topic.
+                yield from encoder.updated(
+                    *(topic, key, (None if gone else before, after), source, time_ms), lost
+                )

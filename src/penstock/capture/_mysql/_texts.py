@@ -8,10 +8,12 @@ from typing import Any, TypeAlias
 
 from penstock.capture._envelope import Values
 from penstock.capture._mysql import _times
-from penstock.capture._mysql._columns import BINARY, Column
+from penstock.capture._mysql._charsets import BINARY
+from penstock.capture._mysql._columns import Column
 from penstock.capture._mysql._rows import bits_of, geometry
+from penstock.capture._unread import UNREADABLE, Losses
 
-__all__ = ["Convert", "as_base64", "as_text", "as_wrapped", "converter"]
+__all__ = ["Convert", "as_base64", "as_text", "as_wrapped", "converter", "read"]
 
 Convert: TypeAlias = Callable[[Any], Any]
 _INTEGERS = {"tinyint", "smallint", "mediumint", "int", "bigint", "year"}
@@ -47,6 +49,14 @@ def converter(column: Column, values: Values) -> Convert:
     if kind in _GEOMETRIES:
         return lambda data: geometry(data, is_point=kind == "point")
     return as_base64 if column.charset.codec == BINARY else as_text
+
+
+def read(convert: Convert, value: Any, losses: Losses, column: str) -> Any:
+    """A value for JSON; None, and a loss, where it can't be read."""
+    try:
+        return convert(value)
+    except UNREADABLE as error:
+        return losses.note(column, value, error)
 
 
 def as_wrapped(text: str) -> int:

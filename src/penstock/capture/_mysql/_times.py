@@ -18,6 +18,7 @@ __all__ = [
     "decimal_of",
     "decimal_size",
     "decimal_text",
+    "hires_parts",
     "instant_of",
     "packed_text",
     "time_of",
@@ -95,21 +96,44 @@ def decimal_parse(text: str, scale: int) -> int:
     return int(whole + part.ljust(scale, "0"))
 
 
-def date_of(year: int, month: int, day: int, *, precise: bool) -> Any:
-    """A date; None where there is no such day, as 0000-00-00."""
+def _days_of(year: int, month: int, day: int) -> int | None:
+    """Days since 1970; None for 0000-00-00, which is no day.
+
+    Raises:
+        ValueError: it is no day otherwise, as 2024-02-30 or 2024-00-00.
+    """
+    if not (year or month or day):
+        return None
     try:
-        days = date(year, month, day).toordinal() - _EPOCH
+        return date(year, month, day).toordinal() - _EPOCH
     except ValueError:
+        raise ValueError(
+            f"expected a day of the calendar; found {year:04d}-{month:02d}-{day:02d}"
+        ) from None
+
+
+def date_of(year: int, month: int, day: int, *, precise: bool) -> Any:
+    """A date; None for 0000-00-00.
+
+    Raises:
+        ValueError: there is no such day.
+    """
+    days = _days_of(year, month, day)
+    if days is None:
         return None
     return days if precise else f"{year:04d}-{month:02d}-{day:02d}"
 
 
 def datetime_of(parts: Parts, digits: int, *, precise: bool) -> Any:
-    """A DATETIME: milliseconds since 1970, or microseconds where it has more digits; or text."""
+    """A DATETIME: milliseconds since 1970, or microseconds where it has more digits; or text. None for that
+    of 0000-00-00.
+
+    Raises:
+        ValueError: there is no such day.
+    """
     year, month, day, hour, minute, second, us = parts
-    try:
-        days = date(year, month, day).toordinal() - _EPOCH
-    except ValueError:
+    days = _days_of(year, month, day)
+    if days is None:
         return None
     if not precise:
         return f"{year:04d}-{month:02d}-{day:02d}T{hour:02d}:{minute:02d}:{second:02d}{_part(us, digits)}Z"
@@ -151,6 +175,20 @@ def packed_parts(packed: int) -> Parts:
     second, minute, hour = whole & 63, whole >> 6 & 63, whole >> 12 & 31
     day, months = whole >> 17 & 31, whole >> 22
     return months // 13, months % 13, day, hour, minute, second, us
+
+
+def hires_parts(packed: int) -> Parts:
+    """A DATETIME of MariaDB's format before MySQL 5.6's: its parts are digits of a number, in microseconds.
+
+    >>> hires_parts((((((2024 * 13 + 2) * 32 + 29) * 24 + 13) * 60 + 45) * 60 + 30) * 10**6 + 5)
+    (2024, 2, 29, 13, 45, 30, 5)
+    """
+    whole, us = divmod(packed, 1_000_000)
+    whole, second = divmod(whole, 60)
+    whole, minute = divmod(whole, 60)
+    whole, hour = divmod(whole, 24)
+    whole, day = divmod(whole, 32)
+    return *divmod(whole, 13), day, hour, minute, second, us
 
 
 def packed_text(field: int, packed: int) -> str:

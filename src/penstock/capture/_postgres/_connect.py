@@ -10,6 +10,7 @@ from penstock.capture._connect import Avro, Member, array, decimal, named, optio
 from penstock.capture._postgres._pgoutput import Relation
 from penstock.capture._postgres._rows import Facts, fragment
 from penstock.capture._postgres._types import Type, Types, converter
+from penstock.capture._unread import Losses
 
 __all__ = ["members"]
 
@@ -63,7 +64,7 @@ def members(relation: Relation, facts: Facts, types: Types) -> tuple[Member, ...
         is_required = column.name in facts.required
         default = facts.defaults.get(column.name) if is_required else None
         avro = _avro(type_)
-        value = None if default is None else orjson.loads(fragment(convert, default))
+        value = None if default is None else orjson.loads(fragment(convert, default, Losses(), ""))
         found.append(Member(column.name, avro, is_required, _fits(avro, value)))
     return tuple(found)
 

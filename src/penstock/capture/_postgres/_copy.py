@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
+from penstock.capture._schemas import spelled, unspelled
 from penstock.errors import UserError
 
 __all__ = ["parse_tables", "quoted", "split", "unescaped"]
@@ -58,9 +59,12 @@ def parse_tables(tables: Iterable[str]) -> list[str]:
             text = part.strip()
             if not text:
                 continue
-            if text.count(".") > 1:
-                raise UserError(f"expected tables such as 'public.users'; found {text!r}")
-            made.append(text if "." in text else f"public.{text}")
+            if text.count(".") > 1 and text[0] != '"':
+                raise UserError(
+                    f"expected tables such as 'public.users'; found {text!r}. Quote a schema whose name has "
+                    "a '.': '\"my.schema\".users'"
+                )
+            made.append(spelled(unspelled(text, "public")))
     if not made:
         raise UserError("expected at least one table, such as 'public.users'; found none")
     return made

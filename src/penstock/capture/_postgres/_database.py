@@ -23,7 +23,8 @@ from penstock.capture._postgres._server import (
     partitions_of,
 )
 from penstock.capture._postgres._snapshots import Snapshot, slot_name
-from penstock.capture._postgres._stream import Extras, Stream
+from penstock.capture._postgres._stream import Stream
+from penstock.capture._postgres._watched import Extras
 from penstock.capture._progress import State
 from penstock.capture._schemas import Shape
 from penstock.capture._snapshots import Progress

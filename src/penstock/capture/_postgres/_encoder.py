@@ -13,14 +13,16 @@ from typing import Final
 import orjson
 
 from penstock.capture._envelope import Format, Headers, Put, version_text
-from penstock.capture._postgres._pgoutput import Begin, Message
+from penstock.capture._postgres._pgoutput import Begin, Message, Origin
 from penstock.capture._postgres._rows import NULL, Fragments, Table
 
 __all__ = ["Encoder"]
 
 _NEW_KEY, _OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
-_END: Final = b',"xmin":null,"origin":null,"origin_lsn":null},"transaction":'
+_END: Final = b',"xmin":null,"origin":%b,"origin_lsn":%b},"transaction":'
 """Of a record, behind its position."""
+_HERE: Final = _END % (NULL, NULL)
+"""That of a transaction that wasn't replicated."""
 _ROW: Final = b"\0"
 """Stands for a row; JSON has none."""
 CLOCK_CHANGES: Final = 256
@@ -105,10 +107,20 @@ class Encoder:
         self._times = b'\\"]","ts_us":%d,"ts_ns":%d,"schema":' % (time_us, 1000 * time_us)
         self._xid = b'null,"lsn":' if xid is None else b'%d,"lsn":' % xid
         self._left = 0
-        self._id = b""
+        self._id, self._end = b"", _HERE
         if self._counts is not None:
             self._counts.clear()
         self._mark(b"false")
+
+    def replicated(self, origin: Origin) -> None:
+        """The transaction comes from another server."""
+        lsn = b"%d" % origin.lsn if origin.lsn else NULL
+        self._end = _END % (orjson.dumps(origin.name), lsn)
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether that was said of the transaction."""
+        return self._end is not _HERE
 
     def inserted(self, table: Table, topic: str, row: Fragments, lsn: int, put: Put) -> None:
         """The record of a row that was inserted."""
@@ -187,7 +199,7 @@ class Encoder:
         """The record of a message that was written into the database's log."""
         content = base64.b64encode(message.content).decode()
         at = b"%d" % lsn
-        source = (self._head, at, self._times, _place("", ""), self._xid, at, _END, NULL)
+        source = (self._head, at, self._times, _place("", ""), self._xid, at, self._end, NULL)
         value = b'{"op":"m","ts_ms":%d,"source":%b,"message":%b}' % (
             self._now_ns() // 1_000_000,
             b"".join(source),
@@ -202,7 +214,7 @@ class Encoder:
         self._look_at_clock()
         self._left = 0  # the next transaction looks again
         name, middle, end = (self._names % (_ROW, b"false", _ROW)).split(_ROW)
-        behind = _END + NULL + b',"op":"'
+        behind = _HERE + NULL + b',"op":"'
         return [
             *(b'{"before":null,"after":', b',"source":' + name, middle + b'\\"', b'\\"' + end),
             *(b'\\"]","ts_us":', b',"ts_ns":', b',"schema":', b',"lsn":'),
@@ -227,7 +239,7 @@ class Encoder:
         where = table.place or self._place_of(table)
         hidden = NULL if self._is_incremental else position
         transaction = self._place_in_transaction(table) if self._id else NULL
-        end = (_END, transaction, b',"op":"', op, self._now)
+        end = (self._end, transaction, b',"op":"', op, self._now)
         source = (self._times, where, self._xid, hidden, *end)
         return b"".join(parts + source)
 

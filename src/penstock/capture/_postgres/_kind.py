@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from penstock.capture._database import Condition, Kind
+from penstock.capture._database import Condition, Kind, unspelled
 from penstock.capture._postgres._columns import describe
 from penstock.capture._postgres._copy import parse_tables, quoted
 from penstock.capture._postgres._database import PostgresDatabase, own_name
@@ -62,7 +62,7 @@ def _setup(url: str, tables: Sequence[str], name: str) -> str:
         str(parameters.get("dbname") or ""),
     )
     role = quoted(user)
-    names = [one.partition(".")[::2] for one in parse_tables(tables)]
+    names = [unspelled(one) for one in parse_tables(tables)]
     schemas = sorted({schema for schema, _ in names})
     whole = {schema for schema, table in names if "*" in schema + table}
     single = [f"{quoted(s)}.{quoted(t)}" for s, t in names if s not in whole]

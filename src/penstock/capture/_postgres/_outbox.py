@@ -16,20 +16,25 @@ from penstock.capture._envelope import Headers
 from penstock.capture._postgres._copy import parse_tables, quoted
 from penstock.capture._postgres._rows import NULL, Fragments, Table
 from penstock.capture._postgres._server import Server
+from penstock.capture._schemas import unspelled
+from penstock.capture._unread import Lost
 from penstock.errors import SetupError
 
 __all__ = ["Event", "Router", "outbox"]
 
+TOPIC_CHARS_MAX: Final = 249
+"""Of a topic's name: Kafka's."""
 _COLUMNS: Final = ("id", "aggregatetype", "aggregateid", "type", "payload")
 
 
 class Event(NamedTuple):
-    """A record of an outbox's row."""
+    """A record of an outbox's row, and why it can't be written: it isn't, without one of its values."""
 
     topic: str
     key: bytes | None
     value: bytes | None
     headers: Headers
+    lost: tuple[Lost, ...] = ()
 
 
 class Router:
@@ -54,6 +59,7 @@ class Router:
         self._at = [table.names.index(one) for one in _COLUMNS]
         types = {one.name: one.oid for one in table.relation.columns}
         self._is_bytes = types["payload"] == _BYTEA
+        self._losses = table.losses
 
     def route(self, row: Fragments) -> Event:
         """A row's record."""
@@ -62,7 +68,12 @@ class Router:
         value = None if payload == NULL else _text(payload)
         if value is not None and self._is_bytes:
             value = base64.b64decode(value)
-        return Event(topic, None if key == NULL else _text(key), value, (("id", _text(id_)),))
+        lost = tuple(one._replace(is_key=True) for one in self._losses.take())
+        if len(topic) > TOPIC_CHARS_MAX:
+            why = f"expected a topic's name of at most {TOPIC_CHARS_MAX} characters"
+            lost += (Lost("aggregatetype", f"{why}; found {topic!r}", is_key=True),)
+        headers = (("id", _text(id_)),)
+        return Event(topic, None if key == NULL else _text(key), value, headers, lost)
 
 
 _BYTEA: Final = 17
@@ -86,7 +97,7 @@ def outbox(url: str, table: str = "public.outboxevent") -> None:
         table: its name.
     """
     [name] = parse_tables([table])
-    where = ".".join(quoted(one) for one in name.split("."))
+    where = ".".join(map(quoted, unspelled(name)))
     server = Server(url)
     try:
         server.sql.execute(

@@ -22,6 +22,7 @@ __all__ = [
     "Commit",
     "Event",
     "Message",
+    "Origin",
     "Relation",
     "Truncate",
     "lsn_number",
@@ -76,6 +77,15 @@ class Begin(NamedTuple):
     xid: int
 
 
+class Origin(NamedTuple):
+    """The transaction was replicated: the position of its commit at the server that it comes from (0: it
+    isn't known yet), and the name of its replication origin.
+    """
+
+    lsn: int
+    name: str
+
+
 class Commit(NamedTuple):
     """The transaction ends: the position behind its commit."""
 
@@ -99,11 +109,11 @@ class Message:
     content: bytes
 
 
-Event: TypeAlias = Relation | Begin | Commit | Truncate | Message
+Event: TypeAlias = Relation | Begin | Origin | Commit | Truncate | Message
 
 
 def parse(data: bytes) -> Event | None:
-    """One message; None for those that say nothing of rows (origins, types).
+    """One message; None for those that say nothing of rows (types).
 
     Raises:
         CorruptError: it ends early, or is of no kind that this protocol has.
@@ -134,7 +144,9 @@ def _parse(data: bytes) -> Event | None:
             prefix, at = _name(data, 10)
             size = _INT(data, at)[0]
             return Message(bool(data[1] & 1), lsn, prefix, data[at + 4 : at + 4 + size])
-        case b"O" | b"Y":
+        case b"O":
+            return Origin(struct.unpack_from(">q", data, 1)[0], _name(data, 9)[0])
+        case b"Y":
             return None
         case other:
             raise ValueError(f"unknown kind {other!r}")

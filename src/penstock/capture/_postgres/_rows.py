@@ -16,9 +16,11 @@ from typing import Any, Final, TypeAlias
 
 import orjson
 
+from penstock.capture._database import spelled
 from penstock.capture._envelope import members
 from penstock.capture._postgres._pgoutput import Relation
 from penstock.capture._postgres._types import Type, Types, converter, placeholder, zero
+from penstock.capture._unread import UNREADABLE, Losses, as_json
 
 __all__ = ["NULL", "Facts", "Fragments", "Table", "Texts", "fragment", "key_columns"]
 
@@ -64,6 +66,7 @@ class Table:
         key: the columns that records are keyed by.
         missing: the places of values that the server sent as unchanged in the row that was parsed last, and
             that have placeholders. Who parses updates empties it.
+        losses: the values of the row that was read last that can't be written. Who reads rows takes them.
         place: where the table is, as the envelope says it; the encoder makes it.
     """
 
@@ -73,6 +76,7 @@ class Table:
         #: Whether records are keyed by the primary key.
         self.has_primary_key = bool(self.key) and self.key == facts.primary_key
         self.missing: list[int] = []
+        self.losses = Losses(spelled((relation.schema, relation.name)), self.key)
         self.place = b""
         self._unknown: list[bytes] = []
         makers: list[Callable[[bytes], Any] | None] = []
@@ -89,7 +93,7 @@ class Table:
             default = facts.defaults.get(column.name)
             if default is None and column.name in facts.required:
                 default = zero(type_)
-            fill.append(NULL if default is None else fragment(convert, default))
+            fill.append(NULL if default is None else fragment(convert, default, Losses(), ""))
         #: The columns of fragments.
         self.names = names
         #: A row as a JSON object.
@@ -100,11 +104,12 @@ class Table:
         #: Reads the row that begins there: its fragments, and where it ends. Of an update, the fragments
         #: of the former row, where they are known, stand for what it didn't touch.
         self.parse: Callable[..., tuple[Fragments, int]] = _reader(
-            makers, self._unchanged, [None] * len(makers), fill
+            makers, self._unchanged, [None] * len(makers), fill, (names, self.losses)
         )
         #: Reads a row of which only the replica identity is known; what is NOT NULL is its default, or zero.
         self.parse_key: Callable[..., tuple[Fragments, int]] = _reader(
-            makers, self._unchanged, [None if one else True for one in identity], fill
+            *(makers, self._unchanged, [None if one else True for one in identity], fill),
+            (names, self.losses),
         )
         converted = [(i, one) for i, one in enumerate(makers) if one is not None]
         #: Of each column that records have: its place among all columns, its name, and what makes a value of
@@ -113,13 +118,17 @@ class Table:
 
     def of_texts(self, texts: Texts) -> Fragments:
         """The fragments of a row of COPY."""
-        return tuple(_fragment(convert, texts[i]) for i, _, convert in self.converters)
+        losses = self.losses
+        return tuple(
+            _fragment(convert, texts[i], losses, name) for i, name, convert in self.converters
+        )
 
     def completed(self, row: Fragments, texts: Mapping[int, bytes | None]) -> Fragments:
         """A row with other values at some places, given as the server's texts."""
         values = list(row)
         for place, text in texts.items():
-            values[place] = _fragment(self.converters[place][2], text)
+            _, name, convert = self.converters[place]
+            values[place] = _fragment(convert, text, self.losses, name)
         return tuple(values)
 
     def key_texts(self, data: bytes, at: int) -> dict[str, str] | None:
@@ -134,7 +143,10 @@ class Table:
                 begin = at + 4
                 at = begin + _LENGTH(data, at)[0]
                 if column.name in self.key:
-                    found[column.name] = data[begin:at].decode()
+                    try:
+                        found[column.name] = data[begin:at].decode()
+                    except UnicodeDecodeError:  # a database in SQL_ASCII: no query can have it
+                        return None
         return found if found.keys() == set(self.key) and found else None
 
     def key_of(self, values: Fragments) -> bytes | None:
@@ -160,18 +172,22 @@ def key_columns(relation: Relation, facts: Facts) -> tuple[str, ...]:
     return facts.primary_key if names.issuperset(facts.primary_key) else ()
 
 
-def fragment(convert: Callable[[bytes], Any], text: bytes) -> bytes:
-    """A value as JSON; what can't be read as its type is passed on as the server wrote it."""
+def fragment(convert: Callable[[bytes], Any], text: bytes, losses: Losses, column: str) -> bytes:
+    """A value as JSON; null, and a loss, where it can't be read as its type, or not be written."""
     try:
-        return orjson.dumps(convert(text))
-    except (ValueError, ArithmeticError, IndexError):
-        return orjson.dumps(text.decode("utf-8", "replace"))
+        return as_json(convert(text))
+    except UNREADABLE as error:
+        if convert is bytes.decode:  # a database in SQL_ASCII
+            return orjson.dumps(text.decode("utf-8", "replace"))
+        return as_json(losses.note(column, text, error))
 
 
-def _fragment(convert: Callable[[bytes], Any], text: bytes | None) -> bytes:
+def _fragment(
+    convert: Callable[[bytes], Any], text: bytes | None, losses: Losses, column: str
+) -> bytes:
     if text is None:
         return NULL
-    return text if convert in _PLAIN else fragment(convert, text)
+    return text if convert in _PLAIN else fragment(convert, text, losses, column)
 
 
 def _template(names: Sequence[str]) -> bytes:
@@ -203,6 +219,7 @@ def _reader(
     unchanged: Callable[[int], bytes],
     left_out: Sequence[bool | None],
     fill: Sequence[bytes],
+    losses: tuple[Sequence[str], Losses],
 ) -> Callable[..., tuple[Fragments, int]]:
     """A function `(message, where the row begins, fragments of the former row or None)`.
 
@@ -211,9 +228,11 @@ def _reader(
         unchanged: says what stands for the nth value of records, where it isn't sent.
         left_out: whether a column's value is the one of `fill`, whatever is sent.
         fill: these.
+        losses: the names of records' columns, and what takes the values that can't be read.
     """
+    columns, taken = losses
     names: dict[str, Any] = {"LENGTH": _LENGTH, "NULL": NULL, "unchanged": unchanged, "str_": str}
-    names |= {"fragment": fragment, "dumps": orjson.dumps}
+    names |= {"fragment": fragment, "dumps": orjson.dumps, "losses": taken}
     lines = [
         "def read(data, at, old=None):",
         f"    if (data[at] << 8 | data[at + 1]) != {len(makers)}:",
@@ -230,7 +249,7 @@ def _reader(
             names[f"fill{i}"] = fill[place]
             value, other, none = f"fill{i}", f"v{place} = fill{i}", f"v{place} = fill{i}"
         else:
-            names[f"make{i}"] = convert
+            names[f"make{i}"], names[f"name{i}"] = convert, columns[place]
             none = f"v{place} = NULL"
             other = f"v{place} = unchanged({place}) if old is None else old[{place}]"
             if convert in _PLAIN:
@@ -238,7 +257,7 @@ def _reader(
             elif convert is bytes.decode:
                 value = f"dumps(str_({text}, 'utf-8', 'replace'))"
             else:
-                value = f"fragment(make{i}, {text})"
+                value = f"fragment(make{i}, {text}, losses, name{i})"
         if convert is not None:
             places.append(f"v{place}")
         lines += [

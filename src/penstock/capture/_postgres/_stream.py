@@ -7,8 +7,7 @@ import select
 import struct
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import orjson
 
@@ -18,16 +17,26 @@ from penstock.capture._envelope import DELETIONS_FOLLOW
 from penstock.capture._output import Output
 from penstock.capture._postgres._encoder import Encoder
 from penstock.capture._postgres._outbox import Router
-from penstock.capture._postgres._pgoutput import Begin, Commit, Message, Relation, Truncate, parse
+from penstock.capture._postgres._pgoutput import (
+    Begin,
+    Commit,
+    Message,
+    Origin,
+    Relation,
+    Truncate,
+    parse,
+)
 from penstock.capture._postgres._plain import Changes, Place
 from penstock.capture._postgres._rows import Fragments, Table
 from penstock.capture._postgres._server import Lookout, Server, to_be_read
 from penstock.capture._postgres._snapshots import LargeValues, PostgresWays
 from penstock.capture._postgres._streamed import Streamed
 from penstock.capture._postgres._types import PLACEHOLDER
+from penstock.capture._postgres._watched import Extras, Watch
+from penstock.capture._unread import keys_of
 from penstock.errors import CorruptError
 
-__all__ = ["Extras", "Stream"]
+__all__ = ["Stream"]
 
 _log = logging.getLogger(__name__)
 
@@ -51,46 +60,8 @@ _STREAM_COMMIT: Final = struct.Struct(">IBqqq").unpack_from
 _STREAM_ABORT: Final = struct.Struct(">II").unpack_from
 _EPOCH_US: Final = 946_684_800_000_000
 """Microseconds from 1970 to 2000, from which PostgreSQL counts."""
-_ALIVE, _INSERT, _UPDATE, _DELETE, _OLD_KEY, _NEW = b"kIUDKN"
+_ALIVE, _INSERT, _UPDATE, _DELETE, _OLD_KEY, _NEW, _ORIGIN = b"kIUDKNO"
 _START, _STOP, _COMMIT, _ABORT = b"SEcA"
-
-
-class _Watch(NamedTuple):
-    """A table that is captured: how its rows are read, its topic, from which position on it counts, its
-    name, and where its rows go if they are events.
-    """
-
-    table: Table
-    topic: str
-    since: int
-    name: str
-    router: Router | None = None
-
-
-@dataclass(frozen=True)
-class Extras:
-    """Further topics of a capture.
-
-    Attributes:
-        messages: where messages go; None: nowhere.
-        transactions: where records of transactions go; None: nowhere.
-        heartbeats: where heartbeats go; None: nowhere.
-        heartbeat_s: how often.
-        outbox: the table whose rows are events; empty: none.
-        source_name: the source's, in heartbeats.
-    """
-
-    messages: str | None = None
-    transactions: str | None = None
-    heartbeats: str | None = None
-    heartbeat_s: float = 0.0
-    outbox: str = ""
-    source_name: str = ""
-
-    @property
-    def topics(self) -> tuple[str, ...]:
-        """Those that there are."""
-        return tuple(one for one in (self.messages, self.transactions, self.heartbeats) if one)
 
 
 class _RenamedError(OSError):
@@ -126,7 +97,7 @@ class Stream:
         connections = settings.options.get("snapshot_connections", CONNECTIONS)
         ways = PostgresWays(server, encoder, values, connections)
         self._incremental = Incremental(output, ways, self.confirm)
-        self._tables: dict[int, _Watch | None] = {}
+        self._tables: dict[int, Watch | None] = {}
         self._reported: set[tuple[int, str]] = set()  # columns whose placeholders were reported
         self._large = (
             LargeValues(server, settings.name)
@@ -143,6 +114,7 @@ class Stream:
         self._beat_at = self._compared_at = float("-inf")
         self._streamed: dict[int, Streamed] = {}
         self._streaming: Streamed | None = None  # the one whose piece comes now
+        self._streaming_xid = 0
         self._is_over = False
         self._held: list[bytes] = []  # messages that were read and aren't taken
         self._runs: Changes | None = None  # of the tables as they are known
@@ -261,6 +233,7 @@ class Stream:
             and self._streaming is None
             and self._renamed is None
             and not self._incremental.table
+            and not self._encoder.is_replicated
         )
 
     @property
@@ -384,10 +357,14 @@ class Stream:
                 row, _ = table.parse(data, at + 6)
                 if router is not None:
                     event = router.route(row)
-                    time_ms = self._encoder.time_ms
-                    self._put(event.topic, event.key, event.value, time_ms, event.headers)
+                    put, time_ms = (
+                        self._output.judged(event.lost) or self._put,
+                        self._encoder.time_ms,
+                    )
+                    put(event.topic, event.key, event.value, time_ms, event.headers)
                     return
-                self._encoder.inserted(table, topic, row, lsn, self._put)
+                put = self._output.judged(table.losses.take()) or self._put
+                self._encoder.inserted(table, topic, row, lsn, put)
         elif kind == _UPDATE:
             found = self._watched(_OID(data, at + 1)[0])
             if found is not None and found.router is None:
@@ -398,21 +375,31 @@ class Stream:
                 table, topic, *_ = found
                 parse_ = table.parse_key if data[at + 5] == _OLD_KEY else table.parse
                 row, _ = parse_(data, at + 6)
-                self._encoder.deleted(table, topic, row, lsn, self._put)
+                put = self._output.judged(keys_of(table.losses.take())) or self._put
+                self._encoder.deleted(table, topic, row, lsn, put)
         else:
             self._apply_other(data[at:], lsn)
 
-    def _update(self, found: _Watch, data: bytes, at: int, lsn: int) -> None:
+    def _update(self, found: Watch, data: bytes, at: int, lsn: int) -> None:
         table, topic, *_ = found
         kind, before, gone = data[at], None, None
         if kind == _OLD_KEY:
             gone, at = table.parse_key(data, at + 1)
         elif kind != _NEW:
             before, at = table.parse(data, at + 1)
+        # A row whose key can't be written isn't in the topic.
+        known = (before, gone) if not keys_of(table.losses.take()) else (None, None)
         row, _ = table.parse(data, at + 1, before)
         if table.missing:
             row = self._completed(table, row, data, at + 1)
-        self._encoder.updated(table, topic, row, lsn, self._put, before, gone)
+        letter = self._output.judged(table.losses.take())
+        if letter is None:
+            self._encoder.updated(table, topic, row, lsn, self._put, *known)
+            return
+        old = known[0] or known[1]
+        if old is not None and table.key_of(old) != table.key_of(row):
+            self._encoder.deleted(table, topic, old, lsn, self._put)
+        self._encoder.updated(table, topic, row, lsn, letter)
 
     def _completed(self, table: Table, row: Fragments, data: bytes, at: int) -> Fragments:
         """A row of an update with the large values that it didn't touch, as far as they can be read."""
@@ -452,6 +439,8 @@ class Stream:
                 self._start(begin)
             case Commit(end):
                 self._close(end)
+            case Origin() as origin:
+                self._encoder.replicated(origin)
             case Relation() as relation:
                 self._describe(relation)
             case Truncate(relations):
@@ -464,7 +453,7 @@ class Stream:
             case None:
                 pass
 
-    def _truncate(self, found: _Watch, lsn: int) -> None:
+    def _truncate(self, found: Watch, lsn: int) -> None:
         """A table was emptied: a record says so, and each of its keys is deleted."""
         output, (table, topic, *_) = self._output, found
         deletes = bool(table.key) and output.is_alone(topic)
@@ -476,7 +465,7 @@ class Stream:
             for _ in output.emptied(topic, self._encoder.time_ms):
                 self.confirm()
 
-    def _watched(self, oid: int) -> _Watch | None:
+    def _watched(self, oid: int) -> Watch | None:
         """A table and its topic; None where the change isn't ours, or is in the snapshot."""
         found = self._tables.get(oid)
         if found is None or self._skips or self._commit_lsn < found.since:
@@ -487,17 +476,16 @@ class Stream:
 
     def _describe(self, relation: Relation) -> None:
         self._runs = None
-        watched = self._output.tables.get(f"{relation.schema}.{relation.name}")
+        full_name = spelled((relation.schema, relation.name))
+        watched = self._output.tables.get(full_name)
         if watched is None:
             self._renamed = self._renamed or self._renamed_to(relation)
             self._tables[relation.oid] = None
             return
         facts = self._server.facts(relation.oid)
         table = Table(relation, facts, self._server.types, self._values)
-        is_outbox = f"{relation.schema}.{relation.name}" == self._extras.outbox
-        router = Router(table) if is_outbox else None
-        full_name = f"{relation.schema}.{relation.name}"
-        self._tables[relation.oid] = _Watch(table, watched.topic, watched.since, full_name, router)
+        router = Router(table) if full_name == self._extras.outbox else None
+        self._tables[relation.oid] = Watch(table, watched.topic, watched.since, full_name, router)
         shape = self._server.shape(relation, facts, table.key)
         self._output.use(watched.topic, shape)
         if not self._skips and self._commit_lsn >= watched.since:
@@ -512,7 +500,7 @@ class Stream:
         """
         for name, one in self._output.tables.items():
             if one.identity == relation.oid and self._commit_lsn >= one.since and not self._skips:
-                return f"{name} is {relation.schema}.{relation.name} now"
+                return f"{name} is {spelled((relation.schema, relation.name))} now"
         return None
 
     def _take_message(self, message: Message, lsn: int) -> None:
@@ -559,6 +547,9 @@ class Stream:
         if kind == _STOP:
             self._streaming = None
             return
+        if kind == _ORIGIN:  # the only one without that number
+            self._streaming.add(self._streaming_xid, _LSN(data, 1)[0], data[_HEAD:])
+            return
         xid = _OID(data, _HEAD + 1)[0]
         message = data[_HEAD : _HEAD + 1] + data[_HEAD + 5 :]
         self._streaming.add(xid, _LSN(data, 1)[0], message)
@@ -569,7 +560,7 @@ class Stream:
             xid = _OID(data, _HEAD + 1)[0]
             if xid not in self._streamed:
                 self._streamed[xid] = Streamed()
-            self._streaming = self._streamed[xid]
+            self._streaming, self._streaming_xid = self._streamed[xid], xid
         elif kind == _ABORT:
             xid, inner = _STREAM_ABORT(data, _HEAD + 1)
             if xid != inner:

@@ -9,6 +9,8 @@ import functools
 import re
 from typing import Any, Final
 
+from penstock.capture._unread import UNREADABLE, PartlyError
+
 __all__ = [
     "DAY_US",
     "array",
@@ -127,11 +129,25 @@ def array(text: str, convert: Any, delimiter: str = ",") -> list[Any]:
     ['1', None, 'a "b']
     >>> array("{(1,1),(0,0);(2,2),(1,1)}", str, ";")  # of boxes
     ['(1,1),(0,0)', '(2,2),(1,1)']
+
+    Raises:
+        PartlyError: an element can't be written; the others are made.
     """
     begin = text.index("{")  # before it are bounds, where they aren't 1
-    made, end = _array(text, begin + 1, convert, delimiter)
+    failed: list[Exception] = []
+
+    def element(item: str) -> Any:
+        try:
+            return convert(item)
+        except UNREADABLE as error:
+            failed.append(error)
+            return None
+
+    made, end = _array(text, begin + 1, element, delimiter)
     if end != len(text):
         raise ValueError(f"expected an array; found {text!r}")
+    if failed:
+        raise PartlyError(str(failed[0]), made) from failed[0]
     return made
 
 

@@ -65,7 +65,9 @@ def converter(type_: Type, values: Values) -> Convert | None:
             return None
         one: Convert = inner
         between = type_.delimiter
-        return lambda text: _texts.array(text.decode(), lambda item: one(item.encode()), between)
+        return lambda text: _texts.array(
+            text.decode("utf-8", "replace"), lambda item: one(item.encode()), between
+        )
     is_precise = values == "precise"
     if type_.name in _DIFFERENT:
         precise, readable = _DIFFERENT[type_.name]
@@ -127,16 +129,25 @@ def _numeric(modifier: int) -> Convert:
     scale = (((modifier - 4) & 0x7FF) ^ 1024) - 1024
 
     def convert(text: bytes) -> Any:
-        number = Decimal(text.decode())
-        return _unscaled(number, scale) if number.is_finite() else None
+        return _unscaled(_finite(text), scale)
 
     return convert
 
 
-def _numeric_variable(text: bytes) -> Any:
+def _finite(text: bytes) -> Decimal:
+    """A number.
+
+    Raises:
+        ValueError: it is NaN or infinite, which has no digits.
+    """
     number = Decimal(text.decode())
     if not number.is_finite():
-        return None
+        raise ValueError(f"expected a number with digits; found {number}")
+    return number
+
+
+def _numeric_variable(text: bytes) -> Any:
+    number = _finite(text)
     exponent = number.normalize(_WIDE).as_tuple().exponent
     scale = max(0, -int(exponent))
     return {"scale": scale, "value": _unscaled(number, scale)}
@@ -206,7 +217,12 @@ def _timetz(text: bytes) -> str:
 
 def _interval_us(text: bytes) -> int:
     months, days, us = _texts.interval_parts(text.decode())
-    return int(months * _MONTH_US) + days * _texts.DAY_US + us
+    whole = int(months * _MONTH_US) + days * _texts.DAY_US + us
+    if not -(2**63) <= whole < 2**63:
+        raise OverflowError(
+            f"expected an interval of at most 292,471 years, in microseconds; found {text.decode()}"
+        )
+    return whole
 
 
 def _interval_iso(text: bytes) -> str:

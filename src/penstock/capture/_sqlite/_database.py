@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import time
 import uuid
@@ -24,7 +25,8 @@ from penstock.capture._snapshots import marked
 from penstock.capture._sqlite._changes import Change, changes
 from penstock.capture._sqlite._chunks import Chunks
 from penstock.capture._sqlite._triggers import COLUMNS_MAX, Layout, Triggers, quoted
-from penstock.capture._sqlite._values import AS_THEY_ARE, converter, plain
+from penstock.capture._sqlite._values import AS_THEY_ARE, Convert, converter, plain
+from penstock.capture._unread import UNREADABLE, Losses, Lost, keys_of
 from penstock.errors import SetupError, UserError
 
 __all__ = ["SqliteDatabase", "connect", "path_of", "table_names"]
@@ -93,23 +95,54 @@ class _Table:
             for name, convert in columns
         ]
         self._key = layout.key
+        self.losses = Losses(layout.table, layout.key)
         self.quoted = orjson.dumps(layout.table)
 
     def row(self, values: tuple[Any, ...]) -> Row:
         return {
-            name: value if type(value) in same else convert(value)
+            name: value if type(value) in same else self._read(name, convert, value)
             for (name, convert, same), value in zip(self._columns, values, strict=True)
         }
 
+    def _read(self, name: str, convert: Convert, value: Any) -> Any:
+        try:
+            return convert(value)
+        except UNREADABLE as error:
+            return self.losses.note(name, value, error)
+
     def key(self, row: Row) -> bytes | None:
-        return orjson.dumps({name: row[name] for name in self._key}) if self._key else None
+        """The key of a row's records. None where there is none: SQLite lets columns of a primary key be NULL,
+        and there may be any number of such rows.
+        """
+        fields = {name: row[name] for name in self._key}
+        return orjson.dumps(fields) if fields and None not in fields.values() else None
+
+    def unkeyed(self, row: Row) -> tuple[Lost, ...]:
+        """Why a row isn't written to a topic whose records must have keys; empty where it is."""
+        return tuple(
+            Lost(
+                f"{self.layout.table}.{name}",
+                f"{name}: expected a value in each column of the primary key, as {self.topic} keeps the "
+                "newest record of each key; found NULL",
+                is_key=True,
+            )
+            for name in self._key
+            if row[name] is None
+        )
 
 
 class _Encoder:
-    """Makes records of a file's changes and rows."""
+    """Makes records of a file's changes and rows.
 
-    def __init__(self, name: str, database: str, format_: Format) -> None:
-        self._envelope = Envelope(format_, time.time_ns)
+    Args:
+        name: the source's.
+        database: its name.
+        format_: of records.
+        is_compact: whether records must have keys.
+    """
+
+    def __init__(self, name: str, database: str, format_: Format, *, is_compact: bool) -> None:
+        self._envelope, self._is_compact = Envelope(format_, time.time_ns), is_compact
         head = {"version": version_text(), "connector": "sqlite", "name": name}
         self._head, self._database = orjson.dumps(head)[:-1], orjson.dumps(database)
 
@@ -119,21 +152,33 @@ class _Encoder:
         origin = (source, time_us // 1000)
         if one.op == "d":
             before = table.row(one.old)
-            yield from self._envelope.deleted(table.topic, table.key(before), before, *origin)
+            gone = keys_of(table.losses.take()) or self._unkeyed(table, before)
+            deleted = self._envelope.deleted(table.topic, table.key(before), before, *origin)
+            yield from _lettered(deleted, gone) if gone else deleted
             return
         after = table.row(one.new)
-        key = table.key(after)
+        key, lost = table.key(after), table.losses.take() + self._unkeyed(table, after)
         if one.op == "c":
-            yield self._envelope.row(table.topic, key, "c", after, *origin)
+            yield self._envelope.row(table.topic, key, "c", after, *origin)._replace(lost=lost)
             return
         before = table.row(one.old)
-        keys, rows = (table.key(before), key), (before, after)
-        yield from self._envelope.updated(table.topic, keys, rows, *origin)
+        # A row whose key can't be written isn't in the topic.
+        is_there = not (keys_of(table.losses.take()) or self._unkeyed(table, before))
+        keys = (table.key(before) if is_there else key), key
+        rows = (before if is_there else None), after
+        *others, last = self._envelope.updated(table.topic, keys, rows, *origin)
+        yield from others
+        yield last._replace(lost=lost)
+
+    def _unkeyed(self, table: _Table, row: Row) -> tuple[Lost, ...]:
+        return table.unkeyed(row) if self._is_compact else ()
 
     def read(self, table: _Table, values: tuple[Any, ...], at: tuple[int, int, str]) -> Record:
         number, time_us, marker = at
         row, source = table.row(values), self._source(table, marker, number, time_us)
-        return self._envelope.row(table.topic, table.key(row), "r", row, source, time_us // 1000)
+        lost = table.losses.take() + self._unkeyed(table, row)
+        made = self._envelope.row(table.topic, table.key(row), "r", row, source, time_us // 1000)
+        return made._replace(lost=lost)
 
     def _source(self, table: _Table, marker: str, number: int, time_us: int) -> bytes:
         if not self._envelope.is_debezium:
@@ -153,6 +198,11 @@ class _Encoder:
         )
 
 
+def _lettered(deleted: Iterator[Record], gone: tuple[Lost, ...]) -> Iterator[Record]:
+    """The deletion of a row whose key can't be written: the topic doesn't have it."""
+    yield next(deleted)._replace(lost=gone)
+
+
 def _time_us(day: float) -> int:
     return int((day - _EPOCH_DAY) * 86_400_000_000)
 
@@ -167,7 +217,8 @@ class SqliteDatabase:
         self.source = ("sqlite", self._path.stem)
         self._sql = connect(self._path)
         self._triggers = Triggers(self._sql, settings.name)
-        self._encoder = _Encoder(settings.source_name, self._path.stem, settings.format)
+        names = settings.source_name, self._path.stem
+        self._encoder = _Encoder(*names, settings.format, is_compact=settings.is_compact)
         self._layouts: dict[str, Layout] = {}
 
     def close(self) -> None:
@@ -180,9 +231,11 @@ class SqliteDatabase:
             with _writing(self._sql):
                 return self._triggers.create(uuid.uuid4().hex)
         except sqlite3.OperationalError as error:
-            if "readonly" in str(error):
+            # A file system that is read-only can't have the files that SQLite makes for readers, either.
+            if "readonly" in str(error) or not os.access(self._path, os.W_OK):
                 raise SetupError(
-                    f"expected to write to {self._path}, where triggers are made; found: {error}"
+                    f"expected to write to {self._path}, where triggers are made; found: {error}. Let the "
+                    "user of this process write to the file and to its folder"
                 ) from None
             raise
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +16,7 @@ from penstock.cli.tracing import otel_option, tracing
 from penstock.core.databases import described
 
 if TYPE_CHECKING:
-    from penstock.capture import Captured
+    from penstock.capture import Capture, Captured
 
 
 class _RunsByDefault(Group):
@@ -134,6 +135,19 @@ def capture() -> None:
 @click.option(
     "--notifications", is_flag=True, help="Write snapshots' progress to PREFIX.notifications."
 )
+@click.option(
+    "--on-unreadable",
+    type=click.Choice(["null", "letter"]),
+    default="null",
+    show_default=True,
+    help="A row with a value that can't be read or written: write it with NULL there, or make it a dead "
+    "letter in NAME.capture.dead-letters. Both are counted.",
+)
+@click.option(
+    "--metrics",
+    metavar="HOST:PORT",
+    help="Serve /metrics for Prometheus there (http), also beyond loopback.",
+)
 @click.option("--print-setup", is_flag=True, help="Print the SQL of the least privileges, and end.")
 @click.option(
     "--once",
@@ -150,6 +164,7 @@ def run(
     *,
     once: bool,
     otel: bool,
+    metrics: str | None,
     print_setup: bool,
     **settings: Any,
 ) -> None:
@@ -174,6 +189,7 @@ def run(
     patience = Patience()
     with (
         ended_by_signals(one.stop),
+        _served(one, metrics),
         tracing(one.name, on=otel) as traces,
         counter("captured") as tick,
     ):
@@ -187,6 +203,8 @@ def run(
                     "records": done.records,
                     "transactions": done.transactions,
                     "snapshot_rows": done.snapshot_rows,
+                    "unread": done.unread,
+                    "dead": done.letters,
                 }
                 traces.moved("capture batch", counts, {"phase": done.phase})
             is_over = once and patience.is_over(done.phase, done.trouble, done.records)
@@ -202,6 +220,18 @@ def run(
     patience.check("capture all changes")
     if done.unchanged:
         note(f"{done.unchanged:,} large values weren't touched by updates, and are placeholders")
+    if done.unread:
+        note(
+            f"{done.unread:,} values couldn't be read or written, and {done.letters:,} rows are dead "
+            "letters: penstock capture status"
+        )
+
+
+def _served(one: Capture, metrics: str | None) -> contextlib.AbstractContextManager[Any]:
+    from penstock.capture import serve_metrics
+    from penstock.cli.support.host import host_and_port
+
+    return serve_metrics(*host_and_port(metrics), one) if metrics else contextlib.nullcontext()
 
 
 _url = click.option("--url", metavar="URL", help="Of the database. Default: the one captured.")
@@ -214,7 +244,7 @@ _url = click.option("--url", metavar="URL", help="Of the database. Default: the 
 @broker_option
 def status(name: str | None, url: str | None, form: str, broker: str | None) -> None:
     """Show how far the capture NAME, or all captures, are behind."""
-    from penstock.capture import names
+    from penstock.capture import letters_topic, names
     from penstock.capture import status as ask
     from penstock.client import Client
 
@@ -232,6 +262,8 @@ def status(name: str | None, url: str | None, form: str, broker: str | None) -> 
         "lag_s",
         "slot",
         "snapshot",
+        "unread",
+        "letters",
         "tables",
         "database",
     )
@@ -239,7 +271,8 @@ def status(name: str | None, url: str | None, form: str, broker: str | None) -> 
         (
             *(one.name, one.state, one.position, one.lag_bytes),
             None if one.lag_s is None else round(one.lag_s, 1),
-            *(one.slot, one.snapshot, ", ".join(one.tables), one.server),
+            *(one.slot, one.snapshot, sum(one.unread.values()), one.letters),
+            *(", ".join(one.tables), one.server),
         )
         for one in found
     ]
@@ -247,6 +280,10 @@ def status(name: str | None, url: str | None, form: str, broker: str | None) -> 
     for one in found:
         if one.trouble:
             note(f"{one.name}: the database can't be asked: {one.trouble}")
+        for column, count in one.unread.items():
+            note(f"{one.name}: {count:,} of {column} couldn't be read or written")
+        if one.letters:
+            note(f"{one.name}: see the dead letters: penstock dlq show {letters_topic(one.name)}")
         if one.slot in {"unreserved", "lost"}:
             note(f"{one.name}: the database lets go of the log that this capture needs")
 

@@ -22,7 +22,8 @@ from penstock.capture._envelope import Values
 from penstock.capture._mysql._columns import Column, Definition
 from penstock.capture._mysql._snapshots import _kernels as kernels
 from penstock.capture._mysql._snapshots._packets import Packets
-from penstock.capture._mysql._texts import as_base64, as_text, as_wrapped, converter
+from penstock.capture._mysql._texts import as_base64, as_text, as_wrapped, converter, read
+from penstock.capture._unread import Losses, Lost
 from penstock.errors import CorruptError
 
 __all__ = ["Makes"]
@@ -51,10 +52,12 @@ class Makes:
     Args:
         definition: the table's.
         values: how they are written.
+        table: its name.
     """
 
-    def __init__(self, definition: Definition, values: Values) -> None:
+    def __init__(self, definition: Definition, values: Values, table: str = "") -> None:
         self._columns, self._key, self._values = definition.columns, definition.key, values
+        self._losses = Losses(table, definition.key)
         self._names = [one.name for one in definition.columns]
         self._places = [self._names.index(one) for one in definition.key]
         self._converters = [converter(one, values) for one in definition.columns]
@@ -78,6 +81,7 @@ class Makes:
             _key_text(raw.value(raw.rows - 1, i) or b"", is_bytes=packets.is_bytes[i])
             for i in self._places
         )
+        self._lost: dict[int, tuple[Lost, ...]] = {}
         kinds = [
             self._prepare(raw, i, special if texts[i] else None, is_bytes=packets.is_bytes[i])
             for i in range(len(self._columns))
@@ -86,6 +90,7 @@ class Makes:
             raw.objects(self._key, self._places, [kinds[i] for i in self._places]),
             raw.objects(self._names, range(len(self._names)), kinds),
             last,
+            self._lost,
         )
 
     def _prepare(self, raw: Raw, i: int, special: Any, *, is_bytes: bool) -> int:
@@ -121,10 +126,13 @@ class Makes:
     def _convert(self, raw: Raw, i: int, some: _Numbers, *, is_bytes: bool) -> None:
         """Makes JSON of values one by one."""
         convert, dumps = self._converters[i], orjson.dumps
-        made = []
+        made, losses, name = [], self._losses, self._names[i]
         for row in some.tolist():
-            value = raw.value(row, i) or b""
-            made.append(dumps(convert(value if is_bytes else value.decode("utf-8", "replace"))))
+            data = raw.value(row, i) or b""
+            value = data if is_bytes else data.decode("utf-8", "replace")
+            made.append(dumps(read(convert, value, losses, name)))
+            if losses.found:
+                self._lost[row] = (*self._lost.get(row, ()), *losses.take())
         raw.put(i, some, made)
 
     def _together(self, column: Column) -> Callable[[_Fields], _Made] | None:

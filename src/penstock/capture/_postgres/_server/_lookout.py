@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from penstock.capture._database import spelled, unspelled
 from penstock.capture._postgres._server._publication import Publication
 from penstock.capture._postgres._server._server import Server
 from penstock.capture._progress import State
@@ -17,9 +18,9 @@ __all__ = ["Lookout", "ReplacedError"]
 
 _log = logging.getLogger(__name__)
 _NUMBERS: Final = (
-    "SELECT n.nspname || '.' || c.relname, c.oid::bigint FROM pg_class c "
-    "JOIN pg_namespace n ON n.oid = c.relnamespace "
-    "WHERE c.relkind IN ('r', 'p') AND n.nspname || '.' || c.relname = ANY (%s)"
+    "SELECT n.nspname, c.relname, c.oid::bigint FROM pg_class c "
+    "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p') AND "
+    "(n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[]))"
 )
 
 
@@ -53,8 +54,11 @@ class Lookout:
         if publication.number != details["published_as"]:
             raise SetupError(publication.gone)
         publication.check(state.tables, is_read=True)
-        numbers = dict(self._server.ask(_NUMBERS, [*state.tables]))
-        has = {f"{schema}.{table}" for schema, table in publication.tables}
+        names = [unspelled(one) for one in state.tables]
+        parts = [schema for schema, _ in names], [table for _, table in names]
+        found = self._server.ask(_NUMBERS, *parts)
+        numbers = {spelled((schema, table)): number for schema, table, number in found}
+        has = {spelled(one) for one in publication.tables}
         for name, watched in state.tables.items():
             number = numbers.get(name)
             if number is None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from operator import methodcaller
 from typing import Any, Final, TypeAlias
 
-from penstock.capture._database import TableName
+from penstock.capture._database import TableName, unspelled
 from penstock.capture._postgres._connect import members
 from penstock.capture._postgres._pgoutput import Column, Relation, lsn_number, lsn_text
 from penstock.capture._postgres._rows import Facts
@@ -37,9 +37,10 @@ Read: TypeAlias = Callable[[Any], list[tuple[Any, ...]]]
 SETTINGS: Final = (
     "-c datestyle=ISO -c intervalstyle=postgres -c timezone=UTC -c extra_float_digits=3 "
     "-c bytea_output=hex -c lc_monetary=C -c statement_timeout=0 -c lock_timeout=0 "
-    "-c idle_in_transaction_session_timeout=0"
+    "-c idle_in_transaction_session_timeout=0 -c default_transaction_read_only=off"
 )
-"""Of sessions: values as texts of one form, and no timeouts, whatever the database's defaults are."""
+"""Of sessions: values as texts of one form, no timeouts, and transactions that write (a publication),
+whatever the database's defaults are."""
 VERSION_MIN: Final = 130_000
 FAILOVER_MIN: Final = 170_000
 """From this version on slots can be synchronized to standbys."""
@@ -297,7 +298,7 @@ class Server:
         """
         found: set[TableName] = set()
         for pattern in patterns:
-            schema, _, name = pattern.partition(".")
+            schema, name = unspelled(pattern)
             rows = self.ask(
                 "SELECT n.nspname, c.relname, has_table_privilege(c.oid, 'SELECT'), "
                 "quote_ident(n.nspname), quote_ident(c.relname), quote_ident(current_user), "
@@ -405,8 +406,9 @@ class Server:
             oid,
         )
         columns = self.ask(
-            "SELECT a.attname, a.attnotnull, pg_get_expr(d.adbin, d.adrelid) FROM pg_attribute a "
-            "LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum "
+            # A default names no columns: with the table's number, the server would look at all for each.
+            "SELECT a.attname, a.attnotnull, CASE WHEN a.attgenerated = '' THEN pg_get_expr(d.adbin, 0) END "
+            "FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum "
             "WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped",
             oid,
         )

@@ -18,9 +18,10 @@ from penstock.capture._postgres._copy import unescaped
 from penstock.capture._postgres._rows import Table, fragment
 from penstock.capture._postgres._snapshots import _kernels as kernels
 from penstock.capture._postgres._types import is_bool
-from penstock.errors import CorruptError
+from penstock.capture._unread import Lost
+from penstock.errors import CorruptError, UserError
 
-__all__ = ["rows_of"]
+__all__ = ["key_text", "rows_of"]
 
 
 def rows_of(table: Table, data: bytes, key: Sequence[str]) -> Rows:
@@ -40,8 +41,9 @@ def rows_of(table: Table, data: bytes, key: Sequence[str]) -> Rows:
     # Before JSON of values takes their place.
     last = [raw.value(raw.rows - 1, names.index(one)) for one in key]
     is_text = data.isascii() or _is_utf8(data)
+    lost: dict[int, tuple[Lost, ...]] = {}
     kinds = {
-        name: _prepare(raw, i, convert, escaped if is_text else None)
+        name: _prepare(raw, table, (i, name, convert), escaped if is_text else None, lost)
         for i, name, convert in table.converters
     }
     places = {name: i for i, name, _ in table.converters}
@@ -49,7 +51,7 @@ def rows_of(table: Table, data: bytes, key: Sequence[str]) -> Rows:
         raw.objects(some, [places[one] for one in some], [kinds[one] for one in some])
         for some in (table.key, table.names)
     )
-    return Rows(keys, values, tuple(unescaped(one or b"").decode() for one in last))
+    return Rows(keys, values, tuple(key_text(unescaped(one or b"")) for one in last), lost)
 
 
 def _found(data: bytes, columns: int) -> tuple[Raw, Any]:
@@ -66,15 +68,23 @@ def _found(data: bytes, columns: int) -> tuple[Raw, Any]:
     return Raw(data, columns, at, size), escaped
 
 
-def _prepare(raw: Raw, column: int, convert: Callable[[bytes], Any], escaped: Any) -> int:
+def _prepare(
+    raw: Raw,
+    table: Table,
+    of: tuple[int, str, Callable[[bytes], Any]],
+    escaped: Any,
+    lost: dict[int, tuple[Lost, ...]],
+) -> int:
     """How a column's values are written; those that aren't copied are made JSON of.
 
     Args:
         raw: the rows.
-        column: which.
-        convert: what makes JSON of a value.
+        table: whose.
+        of: the column's place, its name, and what makes JSON of a value.
         escaped: which values can't be copied as texts; None: none can.
+        lost: filled with values that can't be written, by row.
     """
+    column, name, convert = of
     if convert is int:
         return PLAIN
     if is_bool(convert):
@@ -84,9 +94,26 @@ def _prepare(raw: Raw, column: int, convert: Callable[[bytes], Any], escaped: An
         some = np.flatnonzero(escaped[its])
     else:
         some = np.flatnonzero(raw.size[its] >= 0)
-    made = [fragment(convert, unescaped(raw.value(row, column) or b"")) for row in some.tolist()]
+    made, losses = [], table.losses
+    for row in some.tolist():
+        text = unescaped(raw.value(row, column) or b"")
+        made.append(fragment(convert, text, losses, name))
+        if losses.found:
+            lost[row] = (*lost.get(row, ()), *losses.take())
     raw.put(column, some, made)
     return TEXT
+
+
+def key_text(value: bytes | None) -> str:
+    """A value of a key as text, for a state and for SQL.
+
+    Raises:
+        UserError: it isn't UTF-8, in a database in SQL_ASCII.
+    """
+    try:
+        return (value or b"").decode()
+    except UnicodeDecodeError:
+        raise UserError(f"expected keys in UTF-8, to read chunks by; found {value!r}") from None
 
 
 def _is_utf8(data: bytes) -> bool:

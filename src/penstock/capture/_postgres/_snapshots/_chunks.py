@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.capture._chunked import Chunk, GoneError, Key, Mark, Part
-from penstock.capture._database import TableName, spelled
+from penstock.capture._database import TableName, spelled, unspelled
 from penstock.capture._envelope import Values
 from penstock.capture._postgres._copy import quoted, split
 from penstock.capture._postgres._pgoutput import Relation, lsn_number
 from penstock.capture._postgres._rows import Facts, Table
 from penstock.capture._postgres._server import Server, has_no_room
-from penstock.capture._postgres._snapshots._blocks import rows_of
+from penstock.capture._postgres._snapshots._blocks import key_text, rows_of
 from penstock.capture._schemas import Shape
 from penstock.errors import UserError
 
@@ -49,7 +49,7 @@ class Reader:
             ]
             if not rows:
                 return part
-            last = tuple((one or b"").decode() for one in split(rows[0]))
+            last = tuple(map(key_text, split(rows[0])))
             return replace(part, last=last, estimate=max(self._server.estimated_rows(name), 0))
 
     def end(self, part: Part, after: Key) -> Key:
@@ -65,7 +65,7 @@ class Reader:
                     f"OFFSET {CHUNK_ROWS - 1} LIMIT 1"
                 )
             ]
-        return tuple((one or b"").decode() for one in split(rows[0])) if rows else part.last
+        return tuple(map(key_text, split(rows[0]))) if rows else part.last
 
     def read(self, part: Part, after: Key, end: Key, mark: Mark) -> Chunk | None:
         """A chunk; None: its snapshot would lack a transaction that the stream has sent."""
@@ -142,8 +142,8 @@ class Reader:
         """
         found = self._server.ask(
             "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
-            "WHERE c.relkind IN ('r', 'p') AND n.nspname || '.' || c.relname = %s",
-            part.table,
+            "WHERE c.relkind IN ('r', 'p') AND n.nspname = %s AND c.relname = %s",
+            *unspelled(part.table),
         )
         if not found:
             raise GoneError(f"expected the table {part.table}; found that it was dropped")

@@ -158,15 +158,15 @@ class Snapshot:
         row, time_ms = table.of_texts(texts), self._encoder.time_ms
         if router is not None:
             event = router.route(row)
-            return Record(event.topic, event.key, event.value, event.headers, time_ms)
+            return Record(*event[:4], time_ms, event.lost)
         key, value = self._encoder.read(table, row, self.position, marker.encode())
-        return Record(topic, key, value, (), time_ms)
+        return Record(topic, key, value, (), time_ms, table.losses.take())
 
     def _records(self, table: Table, lines: list[bytes], marker: str) -> Records:
         rows, encoder = rows_of(table, b"".join(lines), ()), self._encoder
         around = encoder.around(table, self.position, marker.encode())
         values, self._scratch = wrapped(rows.values, *around, self._scratch)
-        return Records(rows.keys, values, encoder.time_ms)
+        return Records(rows.keys, values, encoder.time_ms, rows.lost)
 
     def _table(self, name: TableName) -> Table:
         relation = self._server.relation(name)

@@ -13,161 +13,55 @@ import logging
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple, Self
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, Self, cast
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.capture._envelope import Block, Headers, Record, Waiting
+from penstock.capture._progress._state import (
+    Control,
+    State,
+    control,
+    control_topic,
+    letters_topic,
+    schemas_topic,
+    state_topic,
+    stored,
+    versions,
+)
 from penstock.capture._schemas import Version
+from penstock.capture._unread import Lost, letter_headers
 from penstock.client import Client, Producer, Reader, TransactionalProducer
 from penstock.client.live_keys import LiveKeys
 from penstock.client.network.errors import UNKNOWN_TOPIC
 from penstock.client.producer import Part
+from penstock.client.topic_admin import TopicAdmin
 from penstock.core.partitioner import murmur2_partitions
-from penstock.errors import BrokerError, CorruptError, PenstockError, SetupError
+from penstock.errors import BrokerError, PenstockError, SetupError
 
-__all__ = [
-    "Control",
-    "Log",
-    "State",
-    "Watched",
-    "control_topic",
-    "schemas_topic",
-    "state_topic",
-    "stored",
-    "versions",
-]
+__all__ = ["MESSAGE_BYTES_MAX", "Log"]
 
 TIMEOUT_MS: Final = 15 * 60 * 1000
 """How long a transaction of the log may stay open, a snapshot's or that of the database's largest: Kafka's
 transaction.max.timeout.ms."""
 GRACE_S: Final = 1.0
 """How long a commit that is on its way is waited for after Ctrl-C."""
-LOOKED_BACK: Final = 1000
-"""Records that are looked at for the newest state, before all of them are."""
+MESSAGE_BYTES_MAX: Final = 64 << 20
+"""Of a batch of the topics that a capture makes: a row has one of its own, if it is long. It is the most that
+Penstock's broker takes."""
+HEAD_BYTES: Final = 512
+"""Of a batch and of a record, beyond key, value and headers."""
+CUT_BYTES: Final = 1 << 20
+"""That are kept of a record that is too long."""
+_LIMIT: Final = "max.message.bytes"
 _KEY_BYTES_MAX: Final = 2**31 - 1
 """Of a key: Arrow's offsets are 32 bits."""
 _KEY: Final = b"state"
-COMMAND: Final = b"command"
-"""The key of `pause` and `resume` in the topic of its requests."""
-POSITION: Final = b"position"
-"""The key of the position that someone waits for."""
-REQUEST: Final = b"snapshot:"
-"""What keys of requests for snapshots begin with, before their numbers."""
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Watched:
-    """A table that is captured.
-
-    Attributes:
-        topic: where its records go.
-        since: the position of its snapshot: transactions that committed before are in that.
-        rows: of the snapshot.
-        identity: which table it is: another number where it was created again.
-        emptied: by partition of the topic, the offset behind which keys are that aren't deleted: where the
-            table was emptied last.
-        unseen: by partition, the offset from which on all its rows are written again, while they are; keys
-            that are only before it are deleted once they have been. Empty: they are not.
-    """
-
-    topic: str
-    since: int
-    rows: int = 0
-    identity: int = 0
-    emptied: tuple[int, ...] = ()
-    unseen: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class State:
-    """How far a database was captured.
-
-    Attributes:
-        server: its address, without a password.
-        system: which database it is.
-        kind: of database.
-        details: what this kind of database needs to continue: `slot`, `publication`.
-        position: transactions that committed before it are in the log.
-        time_us: when the newest of them committed, since 1970.
-        tables: by name.
-        stored_ms: when this was written, since 1970.
-        owner: the process that wrote it.
-        is_begun: whether it has only begun: the database may keep something for it, and nothing was captured.
-    """
-
-    server: str
-    system: str
-    kind: str
-    details: dict[str, Any] = field(default_factory=dict)
-    position: int = 0
-    time_us: int = 0
-    tables: dict[str, Watched] = field(default_factory=dict)
-    stored_ms: int = 0
-    owner: str = ""
-    is_begun: bool = False
-
-    def encoded(self) -> bytes:
-        """As a record's value."""
-        return orjson.dumps(self)
-
-    @staticmethod
-    def decoded(value: bytes) -> State:
-        """Reads it.
-
-        Raises:
-            CorruptError: another program has written to the topic.
-        """
-        try:
-            found = orjson.loads(value)
-            tables = {
-                name: Watched(
-                    **{**one, **{n: tuple(one.get(n, ())) for n in ("emptied", "unseen")}}
-                )
-                for name, one in found.pop("tables").items()
-            }
-            return State(**found, tables=tables)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise CorruptError(
-                f"expected the state of a capture; found {value[:60]!r} ({error}). Something else writes "
-                "to its topic: choose another name"
-            ) from None
-
-
-def state_topic(name: str) -> str:
-    """The topic with a capture's state."""
-    return f"{name}.capture"
-
-
-def control_topic(name: str) -> str:
-    """The topic with requests to it: `pause`, `resume`, snapshots."""
-    return f"{name}.capture.control"
-
-
-def schemas_topic(name: str) -> str:
-    """The topic with the versions of its tables' schemas."""
-    return f"{name}.capture.schemas"
-
-
-@dataclass(frozen=True)
-class Control:
-    """What is asked of a capture from outside.
-
-    Attributes:
-        is_paused: whether it is to pause.
-        requests: for snapshots, by increasing numbers.
-        position: that someone waits for.
-    """
-
-    is_paused: bool
-    requests: dict[int, dict[str, Any]]
-    position: int = 0
 
 
 class _Ending(NamedTuple):
@@ -187,13 +81,17 @@ class Log:
     """
 
     def __init__(self, address: str, name: str, **settings: Any) -> None:
-        self._address, self._name, self._settings = address, name, settings
+        self._address, self.name, self._settings = address, name, settings
         self.client = Client(address, **settings)
         self._writer = TransactionalProducer(
             address, f"penstock.capture.{name}", timeout_ms=TIMEOUT_MS, version=2, **settings
         )
         self._partitions: dict[str, int] = {}
         self._compacted: set[str] = set()
+        self._limits: dict[str, int] = {}  # of messages, by topic
+        self._short_bytes = MESSAGE_BYTES_MAX // 2  # of a value that no topic is too small for
+        #: Told of records that are too long for their topic, which are dead letters.
+        self.too_long: Callable[[Lost], None] = lambda _: None
         self._waiting: dict[str, Waiting] = {}
         self._control, self._control_end = Control(is_paused=False, requests={}), -1
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-capture")
@@ -227,7 +125,7 @@ class Log:
             CorruptError: another program has written to the topic.
         """
         compact = {"cleanup.policy": "compact"}
-        topics = state_topic(self._name), control_topic(self._name), schemas_topic(self._name)
+        topics = state_topic(self.name), control_topic(self.name), schemas_topic(self.name)
         for topic in topics:
             self.client.create_topic(topic, 1, compact, exists_ok=True)
         self._writer.start()  # before reading: what another one left is ended then
@@ -238,7 +136,7 @@ class Log:
     def load(self) -> State | None:
         """How far it got, if only that it has begun; None where there is nothing, or no topic."""
         try:
-            return stored(self.client, self._address, self._name, **self._settings)
+            return stored(self.client, self._address, self.name, **self._settings)
         except BrokerError as error:
             if error.code != UNKNOWN_TOPIC:
                 raise
@@ -246,14 +144,33 @@ class Log:
 
     def versions(self) -> dict[str, Version]:
         """The newest version of each table's schema."""
-        return versions(self.client, self._address, self._name, **self._settings)
+        return versions(self.client, self._address, self.name, **self._settings)
 
     def create_topic(self, topic: str, partitions: int, configs: dict[str, str]) -> None:
         """Creates a topic where it doesn't exist."""
-        self.client.create_topic(topic, partitions, configs, exists_ok=True)
+        limited = {_LIMIT: str(MESSAGE_BYTES_MAX), **configs}
+        is_new = self.client.create_topic(topic, partitions, limited, exists_ok=True)
+        if topic not in self._limits:
+            self._limits[topic] = MESSAGE_BYTES_MAX if is_new else self._raised_limit(topic)
+            self._short_bytes = min(self._limits.values()) // 2
+            self._writer.limit_batches(self._limits[topic])
         self._partitions[topic] = len(self.client.partitions(topic))
         if "compact" in configs.get("cleanup.policy", ""):
             self._compacted.add(topic)
+
+    def _raised_limit(self, topic: str) -> int:
+        """The limit of a topic's messages: a default is raised, a limit of the topic's own stays."""
+        with TopicAdmin(self._address, **self._settings) as admin:
+            [found] = [one for one in admin.configs(topic) if one.name == _LIMIT]
+            limit = int(found.value or MESSAGE_BYTES_MAX)
+            if found.is_own or limit >= MESSAGE_BYTES_MAX:
+                return limit
+            try:
+                admin.change_configs(topic, {_LIMIT: str(MESSAGE_BYTES_MAX)})
+            except BrokerError as error:
+                _log.warning("%s: %s has the limit %s: %s", self.name, topic, limit, error)
+                return limit
+        return MESSAGE_BYTES_MAX
 
     def add(self, record: Record) -> None:
         """Takes a record for the transaction."""
@@ -268,6 +185,11 @@ class Log:
         headers: Headers = (),
     ) -> None:
         """Takes a record for the transaction, in its parts."""
+        if value is not None and len(value) > self._short_bytes:
+            size = HEAD_BYTES + len(value) + len(key or b"")
+            if self._is_too_long(topic, size + sum(len(n) + len(v or b"") + 8 for n, v in headers)):
+                self._put_cut(topic, key, value, time_ms)
+                return
         found = self._waiting.get(topic)
         if found is None:
             found = self._waiting[topic] = Waiting()
@@ -279,8 +201,63 @@ class Log:
         self.waiting_bytes += 96 + (0 if value is None else len(value))
         self.open_records += 1
 
+    def letter(
+        self, topic: str, key: bytes | None, value: bytes, time_ms: int, headers: Headers
+    ) -> None:
+        """Takes a record for the transaction that is a dead letter, as it was for a topic."""
+        place = self._letters()
+        if self._is_too_long(place, 2 * HEAD_BYTES + len(value) + len(key or b"")):
+            self._put_cut(topic, key, value, time_ms)
+        else:
+            self.put(place, key, value, time_ms, headers)
+
+    def _letters(self) -> str:
+        """The topic of dead letters, which is there."""
+        place = letters_topic(self.name)
+        if place not in self._partitions:
+            self.create_topic(place, 1, {"retention.ms": "-1"})
+        return place
+
+    def _is_too_long(self, topic: str, size: int) -> bool:
+        """Whether a topic takes no record of so many bytes."""
+        if topic not in self._limits:
+            self.create_topic(topic, 1, {"retention.ms": "-1"})
+        return size > self._limits[topic]
+
+    def _put_cut(self, topic: str, key: bytes | None, value: bytes, time_ms: int) -> None:
+        """Takes the beginning of a record that is too long, as a dead letter."""
+        limit = self._limits[topic]
+        lost = Lost(
+            topic,
+            f"expected a record of at most {limit:,} bytes, {_LIMIT} of {topic}; found {len(value):,}",
+        )
+        self.too_long(lost)
+        place = self._letters()
+        kept = value[: min(CUT_BYTES, self._limits[place] // 4)]
+        self.put(place, key, kept, time_ms, letter_headers(topic, (lost,), len(value)))
+
+    def _without_long(
+        self,
+        topic: str,
+        keys: pa.Array[Any],
+        values: pa.Array[Any],
+        times_ms: npt.NDArray[np.int64],
+    ) -> tuple[pa.Array[Any], pa.Array[Any], npt.NDArray[np.int64]]:
+        """Records that a topic takes; the others are dead letters."""
+        longest = pc.max(pc.binary_length(cast("Any", values))).as_py() or 0
+        if longest <= self._short_bytes:
+            return keys, values, times_ms
+        sizes = np.array([HEAD_BYTES + len(one or b"") for one in values.to_pylist()])
+        sizes += np.array([len(one or b"") for one in keys.to_pylist()])
+        is_long = np.array([self._is_too_long(topic, size) for size in sizes.tolist()])
+        for i in np.flatnonzero(is_long).tolist():
+            self._put_cut(topic, keys[i].as_py(), values[i].as_py(), int(times_ms[i]))
+        kept = pa.array(~is_long)
+        return keys.filter(kept), values.filter(kept), times_ms[~is_long]
+
     def put_block(self, block: Block) -> None:
         """Takes records of one topic for the transaction, behind those that are waiting."""
+        block = Block(block.topic, *self._without_long(*block))
         found = self._waiting.get(block.topic)
         if found is None:
             found = self._waiting[block.topic] = Waiting()
@@ -298,9 +275,11 @@ class Log:
             values: of them, binary.
             time_ms: of all, since 1970.
         """
+        keys, values, times_ms = self._without_long(
+            topic, keys, values, np.full(len(keys), time_ms, np.int64)
+        )
         if topic in self._waiting:  # a partition can't be written twice at once
             self.send()
-        times_ms = np.full(len(keys), time_ms)
         self._send([*self._of_partitions(topic, keys, values, times_ms, None)])
         self.open_records += len(keys)
 
@@ -478,7 +457,7 @@ class Log:
         state = replace(state, stored_ms=now_ms)
         keys = pa.array([_KEY], pa.binary())
         values = pa.array([state.encoded()], pa.binary())
-        last = Part(state_topic(self._name), 0, keys, values, np.array([now_ms]))
+        last = Part(state_topic(self.name), 0, keys, values, np.array([now_ms]))
         parts = [*self._taken(), last]
         self.settle()
         if in_background:
@@ -527,70 +506,12 @@ class Log:
         try:
             action()
         except (PenstockError, OSError) as error:
-            _log.warning("%s: the transaction was not ended: %s", self._name, error)
+            _log.warning("%s: the transaction was not ended: %s", self.name, error)
 
     def control(self) -> Control:
         """What is asked of it; the topic is read where it has grown."""
-        end = self.client.offsets(control_topic(self._name), "latest")[0]
+        end = self.client.offsets(control_topic(self.name), "latest")[0]
         if end != self._control_end:
-            self._control = control(self.client, self._address, self._name, **self._settings)
+            self._control = control(self.client, self._address, self.name, **self._settings)
             self._control_end = end
         return self._control
-
-
-def versions(client: Client, address: str, name: str, **settings: Any) -> dict[str, Version]:
-    """The newest version of each table's schema, by table."""
-    topic, found = schemas_topic(name), dict[str, Version]()
-    for key, value in _pairs(client, address, topic, **settings):
-        if key is not None and value is not None:
-            found[key.decode()] = Version.decoded(value)
-    return found
-
-
-def _pairs(
-    client: Client, address: str, topic: str, **settings: Any
-) -> Iterator[tuple[bytes | None, bytes | None]]:
-    """Keys and values of a topic of one partition."""
-    first, end = client.offsets(topic, "earliest")[0], client.offsets(topic, "latest")[0]
-    with Reader(address, **settings) as reader:
-        for records in reader.read(topic, 0, first, end):
-            yield from zip(records.keys().to_pylist(), records.values().to_pylist(), strict=True)
-
-
-def control(client: Client, address: str, name: str, **settings: Any) -> Control:
-    """What is asked of a capture."""
-    found: dict[bytes | None, bytes] = {}
-    for key, value in _pairs(client, address, control_topic(name), **settings):
-        found[key] = value or b""
-    requests = {
-        int(key.removeprefix(REQUEST)): orjson.loads(value)
-        for key, value in found.items()
-        if key is not None and key.startswith(REQUEST)
-    }
-    position = int(found.get(POSITION) or 0)
-    return Control(found.get(COMMAND) == b"pause", dict(sorted(requests.items())), position)
-
-
-def load(client: Client, address: str, name: str, **settings: Any) -> State | None:
-    """How far a capture got; None where there is nothing, or it has only begun."""
-    found = stored(client, address, name, **settings)
-    return None if found is None or found.is_begun else found
-
-
-def stored(client: Client, address: str, name: str, **settings: Any) -> State | None:
-    """How far a capture got, if only that it has begun; None where there is nothing."""
-    value = last_value(client, address, state_topic(name), **settings)
-    return State.decoded(value) if value is not None else None
-
-
-def last_value(client: Client, address: str, topic: str, **settings: Any) -> bytes | None:
-    """The newest record's value; None where there is none, or it is a tombstone."""
-    first, end = client.offsets(topic, "earliest")[0], client.offsets(topic, "latest")[0]
-    with Reader(address, **settings) as reader:
-        for begin in (max(first, end - LOOKED_BACK), first):
-            values: list[bytes | None] = []
-            for records in reader.read(topic, 0, begin, end):
-                values += records.values().to_pylist()[-1:]
-            if values:
-                return values[-1]
-    return None

@@ -1,0 +1,39 @@
+"""How far a database was captured, and the log's side of that."""
+
+from penstock.capture._progress._log import Log
+from penstock.capture._progress._state import (
+    COMMAND,
+    POSITION,
+    REQUEST,
+    Control,
+    State,
+    Watched,
+    control,
+    control_topic,
+    last_value,
+    letters_topic,
+    load,
+    schemas_topic,
+    state_topic,
+    stored,
+    versions,
+)
+
+__all__ = [
+    "COMMAND",
+    "POSITION",
+    "REQUEST",
+    "Control",
+    "Log",
+    "State",
+    "Watched",
+    "control",
+    "control_topic",
+    "last_value",
+    "letters_topic",
+    "load",
+    "schemas_topic",
+    "state_topic",
+    "stored",
+    "versions",
+]
