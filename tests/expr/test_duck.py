@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
 
+from penstock.core import duck as core_duck
 from penstock.core.schema import UUID
 from penstock.expr import duck
 from penstock.expr.duck import (
@@ -17,6 +20,7 @@ from penstock.expr.duck import (
     EvaluationError,
     evaluate,
     query_tables,
+    stopped_at,
     types_of,
 )
 
@@ -131,3 +135,63 @@ def test_plans_need_no_function_below_relations(monkeypatch: pytest.MonkeyPatch)
     one = evaluate(rows, query)
     monkeypatch.setattr(duck, "_submits", lambda: False)
     assert evaluate(rows, query) == one
+
+
+SPANS = pa.table({"i": pa.array([1], pa.duration("us"))})
+NEAREST = "SELECT count(*) AS n FROM rows ASOF JOIN rows AS other ON rows.i >= other.i"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        SPANS["i"],
+        pa.array([[1, None]], pa.list_(pa.int64())),
+        pa.array([{"x": 1}], pa.struct({"x": pa.int64()})),
+        pa.array([{"x": 1}], pa.map_(pa.string(), pa.int64())),
+    ],
+)
+def test_asof_joins_compare_all_types(values: pa.Array) -> None:
+    """Also in plans that are used again, and one after the other."""
+    rows = pa.table({"k": [1], "i": values})
+    equal = NEAREST.replace(" ON ", " ON rows.k = other.k AND ")
+    chained = f"{equal} ASOF JOIN rows AS third ON other.k = third.k AND other.i >= third.i"
+    for query in (NEAREST, equal, chained) * 2:
+        assert evaluate(rows, query).to_pylist() == [{"n": 1}]
+
+
+@pytest.fixture
+def breaking(monkeypatch: pytest.MonkeyPatch) -> Iterator[Executor]:
+    """A thread whose DuckDB fails inside at `NEAREST` over intervals, as it does without our settings."""
+    monkeypatch.setattr(core_duck, "confine", lambda con: None)
+    with ThreadPoolExecutor(1) as thread:
+        yield thread
+
+
+@pytest.mark.parametrize("n", [1, SMALL_ROWS_MAX + 1])
+def test_an_error_inside_duckdb_ends_its_query_alone(breaking: Executor, n: int) -> None:
+    """Others are answered after it, with tables and plans that were known before, by each way of asking."""
+    rows = pa.table({"k": pa.array(range(n), pa.int64())})
+    more = {"rows": SPANS} if n == 1 else {"rows": SPANS, "other_rows": rows}
+
+    def answer() -> None:
+        assert evaluate(rows, "SELECT max(k) + 1 AS k FROM rows").to_pylist() == [{"k": n}]
+        assert types_of({"rows": rows.schema}, "SELECT k FROM rows")[0][1] == pa.int64()
+
+    def answers() -> None:
+        answer()
+        with pytest.raises(EvaluationError, match="INTERNAL"):
+            query_tables(more, NEAREST)
+        answer()
+        stopped_at({"rows": SPANS.schema}, NEAREST)
+        answer()
+
+    breaking.submit(answers).result()
+
+
+def test_an_error_inside_duckdb_leaves_other_threads_alone(breaking: Executor) -> None:
+    """Each has a database of its own, and what that knows."""
+    for _ in range(2):
+        found = evaluate(SPANS, "SELECT i FROM rows")
+        assert found.num_rows == 1
+        with pytest.raises(EvaluationError, match="INTERNAL"):
+            breaking.submit(evaluate, SPANS, NEAREST).result()

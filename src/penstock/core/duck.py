@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import re
 import threading
-from typing import TYPE_CHECKING, Final, cast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, cast
 
 # DuckDB and the functions are imported where they are used: most lanes need none, and start sooner.
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["add_functions", "confine", "connection"]
+__all__ = ["add_functions", "borrowed", "confine", "connection", "kept"]
 
 _SKETCHES: Final = re.compile("theta_|bloom_|might_contain", re.IGNORECASE)
 """What is in the name of each function of sketches."""
@@ -42,6 +44,43 @@ def connection(*, as_written: bool = False) -> duckdb.DuckDBPyConnection:
     return cast("duckdb.DuckDBPyConnection", getattr(_thread, name))
 
 
+@contextlib.contextmanager
+def borrowed(*, as_written: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
+    """This thread's DuckDB, for a query that may fail in any way; see `connection`.
+
+    After an error inside DuckDB (INTERNAL, FATAL), its database refuses every other query. This ends the
+    query that failed alone: who asks next gets another connection.
+    """
+    import duckdb
+
+    con = connection(as_written=as_written)
+    try:
+        yield con
+    except (duckdb.Error, OSError, ValueError) as error:  # as a stream of Arrow's gives any error
+        inside = isinstance(error, duckdb.InternalException | duckdb.FatalException)
+        if inside or str(error).startswith(("INTERNAL Error", "FATAL Error")):
+            _replaced(con)
+        raise
+
+
+def _replaced(con: duckdb.DuckDBPyConnection) -> None:
+    """Lets go of a connection, and of what was kept with it."""
+    mine = vars(_thread)
+    for name in ("connection", "as_written"):
+        if mine.get(name) is con:
+            del mine[name]
+            if name == "connection":
+                mine.pop("kept", None)
+            _opened.remove(con)
+            con.close()
+
+
+def kept(what: str) -> dict[Any, Any]:
+    """What somebody keeps with this thread's connection, such as names that it knows; it goes with it."""
+    found: dict[Any, Any] = vars(_thread).setdefault("kept", {}).setdefault(what, {})
+    return found
+
+
 def add_functions(con: duckdb.DuckDBPyConnection, query: str | None = None) -> None:
     """Lets a connection know the functions of sketches.
 
@@ -68,6 +107,8 @@ def confine(con: duckdb.DuckDBPyConnection) -> None:
     """Lets a connection see what is registered with it and nothing else: no files, no network."""
     for setting in (
         "TimeZone = 'UTC'",
+        # By loops over a few rows, ASOF joins on intervals, arrays, structs and maps fail inside DuckDB.
+        "asof_loop_join_threshold = 0",
         "enable_external_access = false",
         "python_enable_replacements = false",
         "lock_configuration = true",

@@ -6,13 +6,12 @@ import contextlib
 import functools
 import itertools
 import re
-import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from penstock.core.duck import add_functions, confine, connection
+from penstock.core.duck import add_functions, borrowed, confine, connection, kept
 from penstock.core.schema import UUID, type_text
 
 # DuckDB is imported where it is used: most lanes need none, and start sooner.
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "EvaluationError",
     "add_functions",
+    "borrowed",
     "confine",
     "connection",
     "evaluate",
@@ -55,7 +55,6 @@ PREPARED_MAX: Final = 512
 """Queries that a connection has planned, each some sixty kilobytes: more than those of a hundred views."""
 BATCH_ROWS: Final = 131_072
 """Of a batch that DuckDB gives, as it does unasked."""
-_thread = threading.local()  # as connections are
 _numbers = itertools.count()
 _ONE_WORD: Final = re.compile(
     r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|[\w.]*\d[eE][+-]?\d+|[\w.]+|<=|>=|<>|!=|=>|::|\|\||//|\*\*|->>?|\S"""
@@ -65,6 +64,8 @@ _HAS_TABLES: Final = re.compile(
     r"([\s(]|/\*.*?\*/|--[^\n]*\n)*(WITH|PIVOT|UNPIVOT)\b", re.IGNORECASE | re.DOTALL
 )
 """A query that begins with tables of its own."""
+_RUNS_ONCE: Final = re.compile(r"\bASOF\b", re.IGNORECASE)
+"""Queries whose plans DuckDB can't run twice: ASOF joins with equality fail inside it, of all types."""
 
 
 class EvaluationError(Exception):
@@ -108,14 +109,14 @@ def types_of(tables: Mapping[str, pa.Schema], query: str) -> list[tuple[str, pa.
     """
     import duckdb
 
-    con = connection()
     try:
         if _HAS_TABLES.match(query):
             empty = {name: pa.Table.from_batches([], one) for name, one in tables.items()}
             with _asked(empty, query) as relation:
                 names, columns = [str(one) for one in relation.types], relation.columns
         else:
-            relation = con.sql(_declared(tables) + query)
+            with borrowed() as con:
+                relation = con.sql(_declared(tables) + query)
             names, columns = [str(one) for one in relation.types], relation.columns
         types = [_arrow_type(name) for name in names]
     except duckdb.Error as error:
@@ -136,7 +137,8 @@ def stopped_at(tables: Mapping[str, pa.Schema], query: str) -> tuple[str, int] |
 
     words = _ONE_WORD.findall(query)
     try:
-        connection().execute(f"EXPLAIN {_declared(tables)}\n" + "\n".join(words))
+        with borrowed() as con:
+            con.execute(f"EXPLAIN {_declared(tables)}\n" + "\n".join(words))
     except duckdb.Error as error:
         found = re.search(r"^LINE (\d+):", str(error), re.MULTILINE)
     else:
@@ -195,22 +197,26 @@ def _asked(
 ) -> Iterator[duckdb.DuckDBPyRelation]:
     import duckdb
 
-    con = connection(as_written=as_written)
-    for name, table in tables.items():
-        con.register(name, known(table))
     try:
-        yield con.sql(query)
+        with borrowed(as_written=as_written) as con:
+            for name, table in tables.items():
+                con.register(name, known(table))
+            try:
+                yield con.sql(query)
+            finally:
+                with contextlib.suppress(duckdb.FatalException):  # then the connection goes, too
+                    for name in tables:
+                        con.unregister(name)
     except duckdb.Error as error:
         raise EvaluationError(str(error).splitlines()[0]) from None
-    finally:
-        for name in tables:
-            con.unregister(name)
 
 
 def _is_small(tables: Mapping[str, pa.Table], query: str) -> bool:
-    """Whether planning a query takes longer than its rows do."""
+    """Whether planning a query takes longer than its rows do, and its plan can be kept."""
     rows = sum(table.num_rows for table in tables.values())
-    return bool(tables) and rows <= SMALL_ROWS_MAX and not _HAS_TABLES.match(query)
+    if not tables or rows > SMALL_ROWS_MAX:
+        return False
+    return not (_HAS_TABLES.match(query) or _RUNS_ONCE.search(query))
 
 
 def _prepared(tables: Mapping[str, pa.Table], query: str) -> pa.Table:
@@ -220,28 +226,33 @@ def _prepared(tables: Mapping[str, pa.Table], query: str) -> pa.Table:
     """
     import duckdb
 
-    con = connection()
-    given = [_given(con, i, table) for i, table in enumerate(tables.values())]
-    plans: dict[tuple[str, ...], str] = vars(_thread).setdefault("plans", {})
-    key = (query, *tables, *(one.name for one in given))
+    given: list[_Given] = []
     try:
-        plan = plans.pop(key, None)
-        if plan is None:
-            if len(plans) == PREPARED_MAX:  # the one that was asked for longest ago
-                con.execute(f"DEALLOCATE {plans.pop(next(iter(plans)))}")
-            plan = f"plan_{next(_numbers)}"
-            parts = (
-                f"{_quoted(name)} AS NOT MATERIALIZED (FROM {one.name})"
-                for name, one in zip(tables, given, strict=True)
-            )
-            con.execute(f"PREPARE {plan} AS WITH {', '.join(parts)} {query}")
-        plans[key] = plan
-        return _executed(con, plan)
+        with borrowed() as con:
+            given += (_given(con, i, table) for i, table in enumerate(tables.values()))
+            return _executed(con, _plan(con, dict(zip(tables, given, strict=True)), query))
     except duckdb.Error as error:
         raise EvaluationError(str(error).splitlines()[0]) from None
     finally:
         for one in given:
             one.rows = one.nothing
+
+
+def _plan(con: duckdb.DuckDBPyConnection, given: Mapping[str, _Given], query: str) -> str:
+    """The name of a query's plan, which is made if there is none."""
+    plans: dict[tuple[str, ...], str] = kept("plans")
+    key = (query, *given, *(one.name for one in given.values()))
+    plan = plans.pop(key, None)
+    if plan is None:
+        if len(plans) == PREPARED_MAX:  # the one that was asked for longest ago
+            con.execute(f"DEALLOCATE {plans.pop(next(iter(plans)))}")
+        plan = f"plan_{next(_numbers)}"
+        parts = (
+            f"{_quoted(name)} AS NOT MATERIALIZED (FROM {one.name})" for name, one in given.items()
+        )
+        con.execute(f"PREPARE {plan} AS WITH {', '.join(parts)} {query}")
+    plans[key] = plan
+    return plan
 
 
 def _executed(con: duckdb.DuckDBPyConnection, plan: str) -> pa.Table:
@@ -285,7 +296,7 @@ class _Given:
 def _given(con: duckdb.DuckDBPyConnection, number: int, table: pa.Table) -> _Given:
     """The table of these columns, with these rows, in a query that has others before it."""
     rows = known(table)
-    made: dict[tuple[int, pa.Schema], _Given] = vars(_thread).setdefault("given", {})
+    made: dict[tuple[int, pa.Schema], _Given] = kept("given")
     key = number, rows.schema
     one = made.pop(key, None)
     if one is None:

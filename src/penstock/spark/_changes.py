@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from penstock.errors import QueryError, UserError
-from penstock.expr.duck import connection
+from penstock.expr.duck import borrowed
 from penstock.serve import ViewPart, Views, state_of
 from penstock.spark import _pins
 from penstock.spark._arrow import chosen, fitted
@@ -152,17 +152,17 @@ def change_schema(options: Options) -> pa.Schema:
 
 def difference(before: pa.Table, after: pa.Table) -> pa.Table:
     """The rows that went and those that came, as often as they did, with a column `_change_type`."""
-    con = connection()
-    con.register("a", _compared(before))
-    con.register("b", _compared(after))
-    try:
-        found: pa.Table = con.sql(
-            f"SELECT *, 'delete' AS {CHANGE} FROM (SELECT * FROM a EXCEPT ALL SELECT * FROM b) "
-            f"UNION ALL SELECT *, 'insert' FROM (SELECT * FROM b EXCEPT ALL SELECT * FROM a)"
-        ).to_arrow_table()
-    finally:
-        con.unregister("a")
-        con.unregister("b")
+    with borrowed() as con:
+        con.register("a", _compared(before))
+        con.register("b", _compared(after))
+        try:
+            found: pa.Table = con.sql(
+                f"SELECT *, 'delete' AS {CHANGE} FROM (SELECT * FROM a EXCEPT ALL SELECT * FROM b) "
+                f"UNION ALL SELECT *, 'insert' FROM (SELECT * FROM b EXCEPT ALL SELECT * FROM a)"
+            ).to_arrow_table()
+        finally:
+            con.unregister("a")
+            con.unregister("b")
     fields: list[Any] = [*after.schema]
     return found.cast(pa.schema([*fields, pa.field(CHANGE, pa.string())]))
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from penstock.errors import SchemaError
-from penstock.expr.duck import connection
+from penstock.expr.duck import borrowed
 from penstock.flow.graph import retracts
 from penstock.flow.shaping import TOP_MAX, top
 from penstock.sql.places import within
@@ -156,5 +156,6 @@ def _constant(tree: exp.Expr) -> int | None:
     if tree.find(exp.Column, exp.Query, exp.Placeholder, exp.Parameter) is not None:
         return None
     text = f"SELECT TRY_CAST(({tree.sql(dialect='duckdb')}) AS BIGINT)"
-    [(found,)] = connection().execute(text).fetchall()
+    with borrowed() as con:
+        [(found,)] = con.execute(text).fetchall()
     return None if found is None else int(found)

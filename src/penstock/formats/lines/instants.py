@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.core.duck import connection
+from penstock.core.duck import borrowed
 from penstock.errors import SchemaError
 
 __all__ = ["instants"]
@@ -33,18 +33,21 @@ def instants(texts: Any, time_format: str) -> Any:
     """
     import duckdb
 
-    con = connection()
-    con.register("rows", pa.table({"t": texts}))
+    quoted = time_format.replace("'", "''")
     try:
-        quoted = time_format.replace("'", "''")
-        found = con.sql(f"SELECT try_strptime(t, '{quoted}') AS at FROM rows").to_arrow_table()
+        with borrowed() as con:
+            con.register("rows", pa.table({"t": texts}))
+            try:
+                found = con.sql(
+                    f"SELECT try_strptime(t, '{quoted}') AS at FROM rows"
+                ).to_arrow_table()
+            finally:
+                con.unregister("rows")
     except duckdb.Error as error:
         raise SchemaError(
             f"expected a time format as for strptime, such as %Y-%m-%d %H:%M:%S; found "
             f"{time_format!r}: {str(error).splitlines()[0]}"
         ) from None
-    finally:
-        con.unregister("rows")
     # Both kinds of timestamp count from 1970 UTC: the connection's time zone is UTC.
     micros = found["at"].cast(pa.timestamp("us", found.schema.field("at").type.tz)).cast(pa.int64())
     return micros.combine_chunks().cast(_INSTANT)

@@ -18,7 +18,7 @@ from sqlglot import exp
 
 from penstock.core.time import EVENT_MAX_US, INSTANT_MAX_US
 from penstock.errors import SchemaError
-from penstock.expr.duck import connection
+from penstock.expr.duck import borrowed
 from penstock.flow.graph import Node, Source, Stateful, ancestors, origins, row_key
 from penstock.ops.keyed.temporal_filter import TemporalFilter
 from penstock.sql.places import within
@@ -178,7 +178,8 @@ def _is_long(tree: exp.Expr) -> bool:
 def _has_months(text: str) -> bool:
     """Whether an interval's text has months or years, however they are abbreviated."""
     parts = "SELECT year(i) <> 0 OR month(i) <> 0 FROM (SELECT TRY_CAST(? AS INTERVAL) AS i)"
-    [(found,)] = connection().execute(parts, [text]).fetchall()
+    with borrowed() as con:
+        [(found,)] = con.execute(parts, [text]).fetchall()
     return bool(found)
 
 
