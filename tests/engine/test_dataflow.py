@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -339,3 +340,28 @@ def test_a_stream_that_nothing_is_made_of_is_not_read() -> None:
     run.change(program(uses=False))
     run.send("spare", n=5)
     assert run.view("total").rows() == [{"t": 1}]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT unnest(generate_series(1, x)) AS y FROM t",
+        "SELECT id, e.y FROM t, UNNEST(generate_series(1, x)) AS e(y) WHERE e.y > 0",
+    ],
+)
+def test_an_array_is_not_kept_with_each_of_its_elements(query: str) -> None:
+    """Memory grows with the elements of one record, not with their square, where nobody reads the array."""
+    n, before = 8_000, pa.default_memory_pool()
+    app = ps.App("p")
+    app.table("t", "id INT, x INT", key="id")
+    app.view("v", sql=query)
+    run = ps.testing.run(app, shaken=False)
+    pool = pa.proxy_memory_pool(before)
+    pa.set_memory_pool(pool)
+    try:
+        run.send("t", id=1, x=n)
+        assert len(run.view("v").rows()) == n
+    finally:
+        pa.set_memory_pool(before)
+    most = pool.max_memory()
+    assert most is not None and most < n * n  # of one byte each

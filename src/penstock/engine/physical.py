@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
+import pyarrow as pa
+
 from penstock.core.names import built
 from penstock.flow.graph import (
     Closed,
@@ -29,7 +31,7 @@ from penstock.flow.graph import (
     origins,
 )
 from penstock.ops import NO_TIME, Operator
-from penstock.ops.rows import Select, Where
+from penstock.ops.rows import Select, Unnest, Where
 
 __all__ = ["Physical", "Placed", "Reader", "compile_graph"]
 
@@ -162,10 +164,20 @@ class Physical:
         """Of the operator with the most shards, or the topic with the most partitions."""
         return max([1, *self.partitions.values(), *(p.shards for p in self.placed.values())])
 
-    def columns_of(self, source: Source) -> frozenset[str]:
-        """Of a source's columns, those that some reader looks at."""
+    def columns_of(self, node: Node) -> frozenset[str]:
+        """Of a node's columns, those that some reader looks at."""
         columns: dict[str, frozenset[str]] = self._columns  # type: ignore[attr-defined]
-        return columns.get(source.identity, frozenset())
+        return columns.get(node.identity, frozenset())
+
+    def narrowed(self, node: RowStep, rows: pa.Table) -> pa.Table:
+        """The rows that a step is given, without columns that it would repeat for nobody.
+
+        What is next to an array is there once for each of its elements: the array itself would be too.
+        """
+        if not isinstance(node.operator, Unnest):
+            return rows
+        read = self.columns_of(node) | {node.operator.column}
+        return rows.select([n for n in rows.column_names if n in read or n.startswith("$")])
 
     def alike(self, operator: str) -> Mapping[str, tuple[tuple[str, str], ...]]:
         """Of an operator's traces, those that others keep, too: by name, who does, as (operator, name).

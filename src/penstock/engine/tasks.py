@@ -481,6 +481,7 @@ class LaneBatch:
             return known[node.identity]
         if isinstance(node, RowStep):
             rows = self._evaluate(node.parent, known, refused, place)
+            rows = self.job.physical.narrowed(node, rows)
             started = time.perf_counter()
             explanations = self.explanations[node.identity, place]
             work = functools.partial(node.operator.apply, explanations=explanations)

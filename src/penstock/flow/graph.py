@@ -339,6 +339,8 @@ def columns_read(graph: Graph) -> dict[str, frozenset[str]]:
                 read(parent, frozenset().union(*(e.columns for _, e in computed)))
             case RowStep(parent=parent, operator=Where(condition=condition)):
                 read(parent, found.get(node.identity, frozenset()) | condition.columns)
+            case RowStep(parent=parent, operator=Unnest(column=column, name=name)):
+                read(parent, found.get(node.identity, frozenset()) - {name} | {column})
             case Source() | Closed():
                 pass
             case _:  # each of them has all columns of the others, or calls what may look at any
