@@ -131,7 +131,23 @@ def test_times_uuids_and_intervals_are_read_and_written(type_: str, data: st.Dat
 @given(SPANS)
 def test_intervals_are_written_as_they_are_read(value: dt.timedelta) -> None:
     """To the microsecond, also below zero."""
-    assert interval_of(interval_text(value // dt.timedelta(microseconds=1))) == value
+    micros = value // dt.timedelta(microseconds=1)
+    assert interval_of(interval_text(micros)) == micros
+
+
+@pytest.mark.parametrize(
+    "kind", ["INTERVAL", "ARRAY<INTERVAL>", "STRUCT<a INTERVAL>", "MAP<STRING, INTERVAL>"]
+)
+@pytest.mark.parametrize("micros", [-(2**63), 1 - 2**63, 2**63 - 1, -(2**63) - 1, 2**63])
+def test_intervals_at_the_ends_of_64_bits(kind: str, micros: int) -> None:
+    """Each that fits is read, as a number and as text, also within other values; the others are refused."""
+    form = {"I": "%s", "A": "[%s]", "S": '{"a":%s}', "M": '{"k":%s}'}[kind[0]]
+    rows = ['{"x":%s}' % (form % one) for one in (micros, f'"{interval_text(micros)}"')]
+    found = decode(f"x {kind}", rows)
+    if -(2**63) <= micros < 2**63:
+        assert encode_rows(pa.Table.from_batches([found.columns])).to_pylist() == [rows[1]] * 2
+    else:
+        assert len(found.columns) == 0
 
 
 def test_written_values() -> None:

@@ -91,8 +91,8 @@ class RowReader:
     def read(self, row: bytes) -> list[Any]:
         """The row's values, one per field, None for NULL.
 
-        Booleans, ints (instants as microseconds, dates as days), floats, text, bytes, Decimals, times,
-        timedeltas; lists of such, objects as dicts, maps as lists of pairs.
+        Booleans, ints (instants and intervals as microseconds, dates as days), floats, text, bytes, Decimals,
+        times; lists of such, objects as dicts, maps as lists of pairs.
 
         Raises:
             BadRowError: the row doesn't fit.
@@ -261,9 +261,9 @@ def _time(value: Any) -> dt.time:
     return time_of_text(_string(value))
 
 
-def _interval(value: Any) -> dt.timedelta:
+def _interval(value: Any) -> int:
     if type(value) is _Integer:
-        return dt.timedelta(microseconds=_BIGINT(value))
+        return int(_BIGINT(value))  # a timedelta near the ends of 64 bits is none of Arrow's
     return interval_of(_string(value))
 
 

@@ -26,7 +26,6 @@ leaves what it isn't certain of to Python (`_json_slow`), whose results take the
 
 from __future__ import annotations
 
-import datetime as dt
 import struct
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -207,6 +206,8 @@ class JsonDecoder:
             match value:
                 case None:
                     pass
+                case _ if self._fields[i, kernel.CODE] == kernel.OTHER:
+                    slots.lists.setdefault(i, {})[row] = value
                 case str():
                     text = value.encode()
                     slot, size = buffer_bytes + len(slots.extra), len(text)
@@ -215,8 +216,6 @@ class JsonDecoder:
                     (slot,) = struct.unpack("<q", struct.pack("<d", value))
                 case Decimal() if self._fields[i, kernel.CODE] == kernel.DECIMAL:
                     slot = unscaled(value)
-                case list() | dict() | bytes() | Decimal() | dt.time() | dt.timedelta():
-                    slots.lists.setdefault(i, {})[row] = value
                 case _:
                     slot = int(value)
             slots.values[i, row] = slot
