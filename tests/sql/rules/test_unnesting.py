@@ -8,6 +8,7 @@ import duckdb
 import pytest
 from tests.sql.beside_duckdb import flow
 
+import penstock as ps
 from penstock.errors import SchemaError
 from penstock.sql.rules.unnesting import with_series
 from penstock.sql.views import parsed
@@ -30,6 +31,33 @@ REFUSED = {
     "SELECT unnest({'a': k}) AS a FROM t": "expected an array in UNNEST",
     "SELECT t.id FROM t, UNNEST([t.k]) WITH ORDINALITY AS w": "WITH ORDINALITY AS",
 }
+
+POSTGRES = {
+    "SELECT id, generate_series(1, k) + 1 AS i FROM t": (
+        "SELECT id, UNNEST(GENERATE_SERIES(1, k)) + 1 AS i FROM t"
+    ),
+    "SELECT generate_series(1, k) AS i, count(*) AS n FROM t GROUP BY 1": (
+        "SELECT UNNEST(GENERATE_SERIES(1, k)) AS i, COUNT(*) AS n FROM t GROUP BY 1"
+    ),
+    "SELECT t.id, g.i FROM t, generate_series(1, t.k) AS g(i)": (
+        "SELECT t.id, g.i FROM t JOIN UNNEST(GENERATE_SERIES(1, t.k)) AS g(i) ON TRUE"
+    ),
+    "SELECT unnest(generate_series(1, k)) AS i FROM t": (
+        "SELECT UNNEST(GENERATE_SERIES(1, k)) AS i FROM t"
+    ),
+}
+
+
+@pytest.mark.parametrize("query", POSTGRES)
+def test_series_make_rows_in_postgresqls_queries(query: str) -> None:
+    """Of groups, too: one row for each number, not one array."""
+    assert with_series(parsed(query, "postgres")).sql("duckdb") == POSTGRES[query]
+    app = ps.App("series")
+    app.table("t", "id INT, k INT", key="id")
+    app.view("v", sql=query, dialect="postgres")
+    run = ps.testing.run(app)
+    run.send("t", id=1, k=3)
+    assert len(run.view("v").rows()) == 3
 
 
 @pytest.mark.parametrize("query", CASES)

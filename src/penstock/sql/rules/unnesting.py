@@ -3,6 +3,7 @@
 FROM t LEFT JOIN UNNEST(t.l) AS u(x) ON TRUE    ->  UNNEST(CASE WHEN len(t.l) > 0 THEN t.l ELSE [NULL] END)
 FROM t, UNNEST(t.l) WITH ORDINALITY AS u(x, n)  ->  UNNEST(list_transform(t.l, lambda e, n: {…: e, …: n}))
 FROM t, generate_series(1, t.k) AS g(i)         ->  FROM t, UNNEST(generate_series(1, t.k)) AS g(i)
+SELECT generate_series(1, k) FROM t             ->  SELECT UNNEST(generate_series(1, k)) FROM t (PostgreSQL's)
 
 In SELECT, the rows are made before DISTINCT, ORDER BY and LIMIT.
 """
@@ -31,7 +32,12 @@ MAKE_ROWS: Final = (exp.Explode, exp.Unnest)
 
 
 def with_series(tree: exp.Expr) -> exp.Expr:
-    """The query with UNNEST of arrays for `generate_series` and `range` in FROM."""
+    """The query with UNNEST of arrays for `generate_series` and `range` in FROM, and where they make rows."""
+    for rows in list(tree.find_all(exp.ExplodingGenerateSeries)):
+        above, array = rows.parent, exp.GenerateSeries(**rows.args)
+        rows.replace(array)
+        if not isinstance(above, exp.Table | exp.Explode | exp.Unnest):
+            array.replace(exp.Explode(this=array.copy()))
     for series in list(tree.find_all(exp.GenerateSeries)):
         table = series.parent
         if not isinstance(table, exp.Table):
