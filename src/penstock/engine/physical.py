@@ -28,10 +28,11 @@ from penstock.flow.graph import (
     Union,
     ancestors,
     columns_read,
+    needed,
     origins,
 )
 from penstock.ops import NO_TIME, Operator
-from penstock.ops.rows import Select, Unnest, Where
+from penstock.ops.rows import Explanations, Refused, Select, Unnest, Where
 
 __all__ = ["Physical", "Placed", "Reader", "compile_graph"]
 
@@ -169,15 +170,22 @@ class Physical:
         columns: dict[str, frozenset[str]] = self._columns  # type: ignore[attr-defined]
         return columns.get(node.identity, frozenset())
 
-    def narrowed(self, node: RowStep, rows: pa.Table) -> pa.Table:
-        """The rows that a step is given, without columns that it would repeat for nobody.
+    def applied(
+        self, node: RowStep, rows: pa.Table, explanations: Explanations
+    ) -> tuple[pa.Table, list[Refused]]:
+        """What a step makes of rows, without columns that it would hand on for nobody.
 
         What is next to an array is there once for each of its elements: the array itself would be too.
         """
-        if not isinstance(node.operator, Unnest):
-            return rows
-        read = self.columns_of(node) | {node.operator.column}
-        return rows.select([n for n in rows.column_names if n in read or n.startswith("$")])
+        operator, read = node.operator, self.columns_of(node)
+        match operator:
+            case Unnest(column=column):
+                names = [n for n in rows.column_names if n in read | {column} or n.startswith("$")]
+                return operator.apply(rows.select(names), explanations)
+            case Select():
+                return needed(operator, read).apply(rows, explanations)
+            case _:
+                return operator.apply(rows, explanations)
 
     def alike(self, operator: str) -> Mapping[str, tuple[tuple[str, str], ...]]:
         """Of an operator's traces, those that others keep, too: by name, who does, as (operator, name).

@@ -481,10 +481,9 @@ class LaneBatch:
             return known[node.identity]
         if isinstance(node, RowStep):
             rows = self._evaluate(node.parent, known, refused, place)
-            rows = self.job.physical.narrowed(node, rows)
             started = time.perf_counter()
             explanations = self.explanations[node.identity, place]
-            work = functools.partial(node.operator.apply, explanations=explanations)
+            work = functools.partial(self.job.physical.applied, node, explanations=explanations)
             what = f"{type(node.operator).__name__} ({node.built_at})"
             (found, bad), unforeseen = self.guard(what, work, rows)
             self.meter.got(node.identity, rows.num_rows)

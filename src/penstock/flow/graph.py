@@ -25,6 +25,7 @@ from typing import Any, Literal, TypeAlias
 from penstock.core.names import built, place
 from penstock.core.schema import Schema
 from penstock.expr import Expression
+from penstock.expr.tree import Column
 from penstock.flow.times import EventTime
 from penstock.formats.changelog import ChangelogFormat
 from penstock.formats.lines import LineFormat
@@ -55,6 +56,7 @@ __all__ = [
     "is_one_row",
     "keys_of",
     "may_be_late",
+    "needed",
     "origins",
     "retracts",
     "row_key",
@@ -335,7 +337,8 @@ def columns_read(graph: Graph) -> dict[str, frozenset[str]]:
                 for port, above in enumerate(inputs):
                     columns, there = operator.reads(port), frozenset(above.schema.names)
                     read(above, there if columns is None else columns & there)
-            case RowStep(parent=parent, operator=Select(columns=computed)):
+            case RowStep(parent=parent, operator=Select() as select):
+                computed = needed(select, found.get(node.identity, frozenset())).columns
                 read(parent, frozenset().union(*(e.columns for _, e in computed)))
             case RowStep(parent=parent, operator=Where(condition=condition)):
                 read(parent, found.get(node.identity, frozenset()) | condition.columns)
@@ -347,6 +350,16 @@ def columns_read(graph: Graph) -> dict[str, frozenset[str]]:
                 for above in node.inputs:
                     read(above, frozenset(above.schema.names))
     return found
+
+
+def needed(select: Select, read: frozenset[str]) -> Select:
+    """A step without columns that it only hands on, for nobody. What it computes may fail, and stays."""
+    kept = tuple(
+        (name, one)
+        for name, one in select.columns
+        if name in read or not (one.text == f'"{name}"' and isinstance(one.tree, Column))
+    )
+    return Select(kept or select.columns)
 
 
 def origins(node: Node) -> tuple[Origin, ...]:
