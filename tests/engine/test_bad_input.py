@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import penstock as ps
 
 LONG = 2**62
@@ -151,3 +153,41 @@ def test_a_row_that_counts_in_a_window_is_no_dead_letter() -> None:
     assert counts == {
         "11:59:40": 1, "12:00:00": 1, "12:00:20": 3, "12:00:40": 2, "12:01:00": 1,
     }  # fmt: skip
+
+
+EDGES = {
+    "32 MB of text": (b'{"id":1,"s":"' + b"y" * (32 << 20) + b'"}', True),
+    "32 MB of escapes": (b'{"id":1,"s":"' + b"\\n" * (16 << 20) + b'"}', True),
+    "100,000 members": (
+        b'{"id":1' + b"".join(b',"k%d":0' % i for i in range(100_000)) + b"}",
+        True,
+    ),
+    "100,000 nested elements": (
+        b'{"id":1,"a":[' + b'{"x":1,"y":["a"]},' * 99_999 + b'{"x":2}]}',
+        True,
+    ),
+    "names that differ by case": (b'{"id":1,"ID":2,"S":"b","s":"a"}', True),
+    "an empty name": (b'{"":1,"id":1}', True),
+    "a number of 100,000 digits": (b'{"id":' + b"9" * 100_000 + b"}", False),
+    "1,000 levels in a column": (b'{"id":1,"a":' + b"[" * 1_000 + b"]" * 1_000 + b"}", False),
+    "1,000 levels in no column": (b'{"id":1,"z":' + b"[" * 1_000 + b"]" * 1_000 + b"}", False),
+    "100,000 levels": (b'{"id":1,"z":' + b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"}", False),
+    "levels that don't end": (b"[" * 100_000, False),
+}
+
+
+@pytest.mark.parametrize("edge", EDGES)
+def test_a_record_at_an_edge_is_a_row_or_a_dead_letter(edge: str) -> None:
+    """Of sizes, nesting and names; the record behind it counts as ever."""
+    record, is_row = EDGES[edge]
+    app = ps.App("p")
+    app.stream("t", "id BIGINT, s STRING, a ARRAY<STRUCT<x BIGINT, y ARRAY<STRING>>>").to("out")
+    app.view("texts", sql="SELECT s, count(*) AS n FROM t GROUP BY s")
+    app.view("elements", sql="SELECT e.x, count(*) AS n FROM t, UNNEST(a) AS u(e) GROUP BY 1")
+    run = ps.testing.run(app, shaken=False)
+    run.send_raw("t", record)
+    run.send("t", id=7, s="x", a=[])
+    assert len(run.topic("out")) == 1 + is_row
+    assert {"s": "x", "n": 1} in run.view("texts").rows()
+    assert len(run.view("elements").rows()) == (2 if "elements" in edge else 0)
+    assert len(run.dead_letters()) == (not is_row)
