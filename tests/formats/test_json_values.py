@@ -174,7 +174,7 @@ def test_written_values() -> None:
         ("DECIMAL(39, 2)", "DECIMAL(p, s) with"),
         ("DECIMAL(4, 5)", "DECIMAL(p, s) with"),
         ("DECIMAL(4", "DECIMAL(p, s) with"),
-        ("ENUM('a')", "a column name or a type"),
+        ("ENUM('a')", "STRING instead of ENUM"),
         ("ENUM", "STRING instead of ENUM"),
         ("HUGEINT", "DECIMAL(38, 0) instead of HUGEINT"),
         ("JSON", "instead of JSON"),

@@ -19,6 +19,18 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.core.names import hint, known_names
+from penstock.core.text.carets import caret
+from penstock.core.text.types import (
+    ALIASES,
+    CONSTRAINTS,
+    FLOAT_DIGITS_MAX,
+    INSTEAD,
+    LENGTHS,
+    PHRASES,
+    PRECISIONS,
+    REAL_DIGITS_MAX,
+    SUBSECOND_DIGITS_MAX,
+)
 from penstock.errors import SchemaError
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
@@ -62,18 +74,14 @@ _CANONICAL: Final[Mapping[pa.DataType, str]] = {
     INTERVAL: "INTERVAL",
 }
 _DECIMAL: Final = frozenset({"DECIMAL", "NUMERIC", "DEC"})
-_INSTEAD: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("ENUM", "SET", "CHAR", "UNION"), "STRING"),
-    **dict.fromkeys(("TINYINT", "SMALLINT", "INT8", "INT16"), "INT"),
-    **dict.fromkeys(("HUGEINT", "UBIGINT"), "DECIMAL(38, 0)"),
-    **dict.fromkeys(("JSON", "VARIANT", "OBJECT"), "STRUCT<…> or MAP<STRING, …>"),
-    **dict.fromkeys(("DATETIME", "TIMESTAMPTZ"), "TIMESTAMP"),
-    **dict.fromkeys(("REAL",), "FLOAT"),
-    **dict.fromkeys(("BLOB", "BYTEA", "VARBINARY"), "BINARY"),
-}
-"""What there is instead of types that other systems have."""
 _NESTED: Final = "ARRAY<type> or type[], STRUCT<name type, …>, MAP<STRING, type>"
-_TOKEN = re.compile(r'\s*(?:"((?:[^"]|"")*)"|([A-Za-z_][A-Za-z_0-9]*)|([0-9]+)|([<>,:()[\]]))')
+_BLANK: Final = re.compile(r"(?:\s|\ufeff|--[^\n]*|/\*.*?(?:\*/|\Z))*", re.DOTALL)
+"""What may stand between words: comments too, and the mark with which some editors begin a file."""
+_TOKEN: Final = re.compile(
+    r'"(?P<name>(?:[^"]|"")*)"|(?P<word>[A-Za-z_][A-Za-z_0-9]*)|(?P<number>[0-9]{1,9})|(?P<mark>[<>,:()[\]])'
+    r"|(?P<other>'(?:[^']|'')*'|.)",
+    re.DOTALL,
+)
 NESTING_MAX: Final = 8  # of types within types: deeper is a mistake, and bounds recursion
 
 
@@ -114,6 +122,20 @@ class Schema:
 
         Raises:
             SchemaError: the text can't be read; the message shows where.
+        """
+        try:
+            return Schema.of_columns(text)
+        except SchemaError as error:
+            if error.at is None:
+                raise
+            raise error.reworded(f"{error}{caret(text, error.at)}") from None
+
+    @staticmethod
+    def of_columns(text: str) -> Schema:
+        """The same for columns that are a part of another text.
+
+        Raises:
+            SchemaError: they can't be read; the error says at which character.
         """
         return _Parser(text).schema()
 
@@ -188,29 +210,21 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self.text = text
         self.tokens: list[tuple[str, str, int]] = []
-        position = 0
-        while text[position:].strip():
-            match = _TOKEN.match(text, position)
-            if match is None:
-                raise self.error("a column name or a type", position)
-            quoted, word, number, mark = match.groups()
-            if quoted is not None:
-                self.tokens.append(("name", quoted.replace('""', '"'), match.start(1)))
-            elif word is not None:
-                self.tokens.append(("word", word, match.start(2)))
-            elif number is not None:
-                self.tokens.append(("number", number, match.start(3)))
-            else:
-                self.tokens.append(("mark", mark, match.start(4)))
-            position = match.end()
+        position = _after_blanks(text, 0)
+        while match := _TOKEN.match(text, position):
+            kind = str(match.lastgroup)
+            value = match[kind].replace('""', '"') if kind == "name" else match[kind]
+            self.tokens.append((kind, value, match.start()))
+            position = _after_blanks(text, match.end())
         self.next = 0
 
     def error(self, expected: str, position: int) -> SchemaError:
-        found = self.text[position : position + 20].strip() or "the end"
-        return SchemaError(
-            f"expected {expected}; found {found!r} in the schema {self.text!r}. "
-            "Write columns as 'name TYPE [NOT NULL], …'"
+        found = " ".join(self.text[position : position + 20].split()) or "the end"
+        error = SchemaError(
+            f"expected {expected}; found {found!r}. Write columns as 'name TYPE [NOT NULL], …'"
         )
+        error.at = position
+        return error
 
     def peek(self) -> tuple[str, str, int]:
         if self.next < len(self.tokens):
@@ -232,7 +246,7 @@ class _Parser:
 
     def schema(self) -> Schema:
         fields = [self.field()]
-        while self.accept(","):
+        while self.accept(",") and self.peek()[0] != "end":
             fields.append(self.field())
         if self.peek()[0] != "end":
             raise self.error("',' or the end", self.peek()[2])
@@ -241,17 +255,23 @@ class _Parser:
     def field(self) -> Field:
         name = self.take("a column name", "name", "word")
         type_ = self.type(0)
-        required = self.accept("NOT")
-        if required and not self.accept("NULL"):
-            raise self.error("NULL after NOT", self.peek()[2])
-        return Field(name, type_, required)
+        required: bool | None = None
+        while (found := self.peek())[0] == "word":
+            if (word := found[1].upper()) in CONSTRAINTS:
+                raise self.error(CONSTRAINTS[word], found[2])
+            if word not in ("NOT", "NULL") or required is not None:
+                break
+            required = self.accept("NOT")
+            if not self.accept("NULL"):
+                raise self.error("NULL after NOT", self.peek()[2])
+        return Field(name, type_, bool(required))
 
     def type(self, depth: int) -> pa.DataType:
         position = self.peek()[2]
         found = self.one_type(depth)
-        while self.accept("["):
+        while (is_word := self.accept("ARRAY")) or self.accept("["):
             depth += 1
-            if depth > NESTING_MAX or not self.accept("]"):
+            if depth > NESTING_MAX or not (is_word or self.accept("]")):
                 raise self.error(f"type[] without a length, at most {NESTING_MAX} deep", position)
             found = pa.list_(found)
         return found
@@ -260,21 +280,48 @@ class _Parser:
         """A type, without the brackets of arrays behind it."""
         position = self.peek()[2]
         word = self.take("a type", "word").upper()
-        if word in _SCALARS:
-            return _SCALARS[word]
         if word in _DECIMAL:
             return self.decimal(position)
-        if word not in {"ARRAY", "STRUCT", "MAP"}:
+        plain = ALIASES.get(word, word)
+        if plain in _SCALARS:
+            return self.scalar(word, plain)
+        if plain not in {"ARRAY", "STRUCT", "MAP"}:
             known = f"a type among {', '.join(sorted(_SCALARS))}, DECIMAL(p, s), {_NESTED}"
-            if word in _INSTEAD:
-                known = f"{_INSTEAD[word]} instead of {word}, which there is not; {known}"
-            raise self.error(known, position)
-        if depth == NESTING_MAX or not self.accept("<"):
+            instead = f"{INSTEAD.get(word)} instead of {word}, which there is not"
+            raise self.error(instead if word in INSTEAD else known, position)
+        brackets = next((pair for pair in ("<>", "()") if self.accept(pair[0])), None)
+        if depth == NESTING_MAX or brackets is None:
             raise self.error(f"{_NESTED}, nested at most {NESTING_MAX} deep", position)
-        found = self.nested(word, depth + 1)
-        if not self.accept(">"):
-            raise self.error("'>'", self.peek()[2])
+        found = self.nested(plain, depth + 1)
+        if not self.accept(brackets[1]):
+            raise self.error(f"'{brackets[1]}'", self.peek()[2])
         return found
+
+    def scalar(self, word: str, plain: str) -> pa.DataType:
+        """What a type's name means with the words and the number that follow it."""
+        phrases = PHRASES.get(word, ())
+        any(self.accept_all(phrase) for phrase in phrases)
+        position = self.peek()[2]
+        if self.accept("("):
+            digits = int(self.take("a number", "number"))
+            if not self.accept(")"):
+                raise self.error("')'", self.peek()[2])
+            if word in PRECISIONS and digits > SUBSECOND_DIGITS_MAX:
+                raise self.error(f"{word} of at most {SUBSECOND_DIGITS_MAX} digits", position)
+            if word == "FLOAT" and 1 <= digits <= FLOAT_DIGITS_MAX:
+                plain = "FLOAT" if digits <= REAL_DIGITS_MAX else "DOUBLE"
+            elif word not in LENGTHS | PRECISIONS:
+                raise self.error(f"{word} without a number", position)
+            any(self.accept_all(phrase) for phrase in phrases)
+        return _SCALARS[plain]
+
+    def accept_all(self, words: tuple[str, ...]) -> bool:
+        """Takes several words, if all of them are next."""
+        there = [one[1].upper() for one in self.tokens[self.next : self.next + len(words)]]
+        if there != list(words):
+            return False
+        self.next += len(words)
+        return True
 
     def decimal(self, position: int) -> pa.DataType:
         """What follows DECIMAL."""
@@ -305,3 +352,8 @@ class _Parser:
             self.accept(":")
             members[name] = self.type(depth)
         return pa.struct(list(members.items()))
+
+
+def _after_blanks(text: str, at: int) -> int:
+    found = _BLANK.match(text, at)
+    return at if found is None else found.end()

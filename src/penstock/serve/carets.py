@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from penstock.core.text.carets import caret
 from penstock.errors import QueryError
 
 if TYPE_CHECKING:
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
 
 __all__ = ["caret", "one_select", "pointed"]
 
-LINE_CHARS_MAX: Final = 120  # of a long line only what surrounds the mistake is shown
 _NO_COLUMN: Final = re.compile(r'Referenced column "([^"]+)" not found|column named "([^"]+)"')
 
 
@@ -53,32 +53,6 @@ def pointed(query: str, message: str) -> str:
     found = re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", query, re.IGNORECASE)
     found = found or re.search(rf"(?<!\w){re.escape(name)}(?!\w)", query, re.IGNORECASE)
     return message if found is None else message.rstrip() + caret(query, found.start(), len(name))
-
-
-def caret(query: str, begin: int, length: int = 1) -> str:
-    r"""The line of a query that has a character, and carets below, behind an empty line.
-
-    Args:
-        query: as it was written.
-        begin: the first character, from 0.
-        length: how many are marked.
-
-    >>> print(caret("SELECT 1\nFORM v", 9, 4).strip())
-    LINE 2: FORM v
-            ^^^^
-    """
-    begin = max(0, min(begin, len(query)))
-    number = query.count("\n", 0, begin) + 1
-    start = query.rfind("\n", 0, begin) + 1
-    line = query[start:].split("\n", 1)[0]
-    at = begin - start
-    cut = max(0, at - LINE_CHARS_MAX // 2)
-    shown = line[cut : cut + LINE_CHARS_MAX]
-    head = f"LINE {number}: " + ("…" if cut else "")
-    # A tabulator stays one: the caret is below its character then.
-    before = "".join("\t" if one == "\t" else " " for one in shown[: at - cut])
-    marks = "^" * max(1, min(length, len(shown) - (at - cut)))
-    return f"\n\n{head}{shown}\n{' ' * len(head)}{before}{marks}"
 
 
 def _start_of(query: str, line: int) -> int:

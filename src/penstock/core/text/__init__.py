@@ -1,0 +1,1 @@
+"""What people write: names of types and constraints in SQL, and where in a text a mistake is."""
