@@ -288,7 +288,9 @@ class _Parser:
         if plain not in {"ARRAY", "STRUCT", "MAP"}:
             known = f"a type among {', '.join(sorted(_SCALARS))}, DECIMAL(p, s), {_NESTED}"
             instead = f"{INSTEAD.get(word)} instead of {word}, which there is not"
-            raise self.error(instead if word in INSTEAD else known, position)
+            error = self.error(instead if word in INSTEAD else known, position)
+            like = hint(word, (*_SCALARS, *_DECIMAL, *ALIASES))
+            raise error if word in INSTEAD or not like else self.error(f"a type{like}", position)
         brackets = next((pair for pair in ("<>", "()") if self.accept(pair[0])), None)
         if depth == NESTING_MAX or brackets is None:
             raise self.error(f"{_NESTED}, nested at most {NESTING_MAX} deep", position)

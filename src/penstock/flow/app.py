@@ -277,7 +277,10 @@ class Flow:
             FlowError: nothing would be computed.
         """
         if not self._views and not self._outputs:
-            raise FlowError("expected at least one view or output; found none. Add app.view(…)")
+            raise FlowError(
+                "expected at least one view or output; found none. Add app.view(…), or in SQL CREATE "
+                "MATERIALIZED VIEW or CREATE SINK (CREATE VIEW only names a query)"
+            )
         used = {s.topic for s in self._sources.values()}
         overlap = used & self._outputs.keys()
         if overlap:

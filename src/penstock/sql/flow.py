@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.names import hint, known_names
 from penstock.core.schema import Schema
+from penstock.core.text.carets import line_and_column
 from penstock.errors import FlowError, SchemaError
 from penstock.expr.expression import sql_type
 from penstock.flow import EventTime, Flow, Stream, Table, event_time, header, processing_time
@@ -116,6 +117,7 @@ class SqlFlow(Flow):
         """Takes up statements that are read already; see `sql`."""
         from penstock.sql.places import PlacedQueryError
         from penstock.sql.statements import PlacedError
+        from penstock.sql.text.wording import marked
 
         for statement in program:
             try:
@@ -128,7 +130,10 @@ class SqlFlow(Flow):
                 elif isinstance(error, PlacedQueryError):
                     place, message = statement.in_program(error.place), error.message
                 kind = FlowError if isinstance(error, FlowError) else SchemaError
-                raise kind(f"line {place[0]}, column {place[1]}, {what}: {message}") from error
+                shown = marked(statement.program, place) if place != statement.place else ""
+                raise kind(
+                    f"line {place[0]}, column {place[1]}, {what}: {message}{shown}"
+                ) from error
 
     def _run(self, statement: Statement, dialect: str) -> None:
         match statement.kind:
@@ -163,7 +168,7 @@ class SqlFlow(Flow):
         time = _time(columns.watermark, options)
         topic = options.pop("topic", statement.name)
         options |= _format(options)
-        made = self.stream(topic, columns.text, time=time, **options)
+        made = self.stream(topic, _schema(statement), time=time, **options)
         self.named[statement.name] = made
 
     def _create_table(self, statement: Statement) -> None:
@@ -177,7 +182,9 @@ class SqlFlow(Flow):
             )
         options["time"] = _time(columns.watermark, options)
         topic = options.pop("topic", statement.name)
-        self.named[statement.name] = self.table(topic, columns.text, key=columns.key, **options)
+        self.named[statement.name] = self.table(
+            topic, _schema(statement), key=columns.key, **options
+        )
 
     def _create_captured(self, statement: Statement) -> None:  # noqa: ARG002
         """CREATE TABLE … FROM POSTGRES …, which needs what captures."""
@@ -194,10 +201,10 @@ class SqlFlow(Flow):
         if read:
             raise FlowError(
                 f"expected VALUES or a query without FROM after CREATE TABLE … AS; found one over "
-                f"{read[0]!r}. CREATE VIEW is a name for a query that is kept up to date"
+                f"{read[0]!r}. CREATE MATERIALIZED VIEW keeps a query's rows up to date, CREATE VIEW names it"
             )
         if statement.columns is not None and statement.columns.text:
-            schema = Schema.parse(statement.columns.text)
+            schema = _schema(statement)
             if len(schema.names) != len(rows.names) or statement.columns.key:
                 raise FlowError(
                     f"expected a type for each of {len(rows.names)} columns, without PRIMARY KEY; found "
@@ -334,6 +341,26 @@ def _made(
     return rows.kept() if kept else rows
 
 
+def _schema(statement: Statement) -> Schema:
+    """The columns of the records.
+
+    Raises:
+        PlacedError: they can't be read.
+    """
+    from penstock.sql.statements import PlacedError
+
+    columns = statement.columns
+    assert columns is not None
+    try:
+        return Schema.of_columns(columns.text)
+    except SchemaError as error:
+        if error.at is None:
+            raise
+        raise PlacedError(
+            str(error), line_and_column(statement.program, columns.start + error.at)
+        ) from None
+
+
 def _time(mark: Watermark | None, options: dict[str, Any]) -> EventTime | None:
     """The event time that WATERMARK FOR and the options of time say, which are taken out; None: neither.
 
@@ -377,7 +404,11 @@ def _format(options: dict[str, Any]) -> dict[str, Any]:
     Raises:
         FlowError: one belongs to another format.
     """
-    kind = options.pop("format", "json")
+    from penstock.sql.text.foreign import FORMATS
+
+    kind = options.pop("format", "json").lower()
+    if kind in FORMATS:
+        raise FlowError(f"expected format = {FORMATS[kind]!r}; found {kind!r}")
     belongs = {
         "csv": ("delimiter", "null"),
         "pattern": ("pattern", "time_format", "null"),
@@ -413,10 +444,16 @@ def statement_options(statement: Statement, known: tuple[str, ...]) -> dict[str,
         FlowError: there is no such option.
     """
     from penstock.sql.statements import PlacedError
+    from penstock.sql.text.foreign import OPTIONS
 
     found: dict[str, Any] = {}
     for name, value in statement.options.items():
         if name not in known:
+            if name in OPTIONS:
+                raise PlacedError(
+                    f"expected {OPTIONS[name]}; found the option {name!r}, which other systems have",
+                    statement.places.get(name),
+                )
             raise PlacedError(
                 f"expected the options {known_names(known)}; found {name!r}{hint(name, known)}",
                 statement.places.get(name),

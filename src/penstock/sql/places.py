@@ -12,11 +12,13 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 from sqlglot.dialects.dialect import Dialect
-from sqlglot.errors import ParseError, SqlglotError
+from sqlglot.errors import SqlglotError
 
+from penstock.core.text.carets import line_and_column
 from penstock.errors import SchemaError
+from penstock.sql.text.wording import marked
 
-__all__ = ["PlacedQueryError", "offset_of", "placed", "unplaced", "within"]
+__all__ = ["PlacedQueryError", "placed", "unplaced", "within"]
 
 NOTES = ("line", "col", "start", "end")
 
@@ -26,17 +28,18 @@ class PlacedQueryError(SchemaError):
 
     Args:
         message: what is wrong.
-        line: of its text, from 1.
-        column: from 1.
+        text: the query.
+        at: the place, from 0.
 
     Attributes:
         message: without the place.
-        place: line and column.
+        place: line and column, from 1.
     """
 
-    def __init__(self, message: str, line: int, column: int) -> None:
-        super().__init__(f"line {line}, column {column}: {message}")
-        self.message, self.place = message, (line, column)
+    def __init__(self, message: str, text: str, at: int) -> None:
+        self.message, self.place = message, line_and_column(text, at)
+        line, column = self.place
+        super().__init__(f"line {line}, column {column}: {message}{marked(text, self.place)}")
 
 
 @contextlib.contextmanager
@@ -64,7 +67,7 @@ def placed(error: SchemaError, text: str, dialect: str) -> SchemaError:
         at = at if found is None else found
     if at is None:
         return error
-    return PlacedQueryError(str(error), *_line_and_column(text, at))
+    return PlacedQueryError(str(error), text, at)
 
 
 def unplaced(tree: exp.Expr) -> exp.Expr:
@@ -74,20 +77,6 @@ def unplaced(tree: exp.Expr) -> exp.Expr:
             for what in (*NOTES, "dot_parts"):
                 node.meta.pop(what, None)
     return tree
-
-
-def offset_of(error: SqlglotError, text: str) -> int | None:
-    """Where sqlglot's parser stopped."""
-    if not isinstance(error, ParseError) or not error.errors:
-        return None
-    first = error.errors[0]
-    line, end, shown = first.get("line"), first.get("col"), first.get("highlight") or ""
-    if not line or not end:
-        return None
-    start = 0
-    for _ in range(int(line) - 1):
-        start = text.find("\n", start) + 1
-    return max(start, start + int(end) - len(str(shown)))
 
 
 def _begin(tree: exp.Expr) -> int | None:
@@ -106,7 +95,3 @@ def _nth(text: str, dialect: str, word: str, before: int) -> int | None:
     if not found:
         return None
     return int(found[before] if before < len(found) else found[0])
-
-
-def _line_and_column(text: str, at: int) -> tuple[int, int]:
-    return text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)

@@ -14,7 +14,11 @@ from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from penstock.core.databases import described, is_target
+from penstock.core.text.carets import line_and_column
 from penstock.errors import FlowError
+from penstock.sql.text.columns import ColumnError, Columns, Watermark, is_computed, read_columns
+from penstock.sql.text.foreign import begun, unread
+from penstock.sql.text.wording import marked, unfinished
 
 __all__ = ["Columns", "PlacedError", "Statement", "Watermark", "statements"]
 
@@ -23,6 +27,7 @@ DATABASES: Final = ("POSTGRES", "MYSQL", "MARIADB", "SQLITE")
 KINDS: Final = ("STREAM", "TABLE", "VIEW", "MATERIALIZED VIEW", "SINK")
 _OPEN: Final = (TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.LT)
 _CLOSE: Final = (TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.GT)
+_LESS: Final = (TokenType.LT, TokenType.GT)  # brackets of types, unless they compare
 
 
 class PlacedError(FlowError):
@@ -36,29 +41,6 @@ class PlacedError(FlowError):
     def __init__(self, message: str, place: tuple[int, int] | None) -> None:
         super().__init__(message)
         self.place = place
-
-
-@dataclass(frozen=True)
-class Watermark:
-    """`WATERMARK FOR column AS column - INTERVAL lateness`."""
-
-    column: str
-    lateness: str
-
-
-@dataclass(frozen=True)
-class Columns:
-    """What stands in the parentheses of CREATE STREAM and CREATE TABLE.
-
-    Attributes:
-        text: the columns, as `Schema.parse` reads them.
-        watermark: of a stream.
-        key: of a table.
-    """
-
-    text: str
-    watermark: Watermark | None = None
-    key: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -95,6 +77,7 @@ class Statement:
     every: str | None = None
     places: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     column: int = 1
+    program: str = field(default="", repr=False, compare=False)
 
     @property
     def place(self) -> tuple[int, int]:
@@ -111,22 +94,46 @@ def statements(text: str) -> list[Statement]:
     """The statements of a program.
 
     Raises:
-        FlowError: one can't be read, with its line and column.
+        FlowError: one can't be read, with its line and column, and a caret.
     """
+    text = text.removeprefix("\ufeff")  # with which some editors begin a file
     try:
         found = DuckDB().tokenize(text)
     except SqlglotError as error:
-        raise FlowError(f"expected SQL; found {str(error).splitlines()[0]}") from None
+        what, at = unfinished(text) or (f"expected SQL; found {str(error).splitlines()[0]}", 0)
+        raise _refused(what, text, at) from None
     made: list[Statement] = []
     part: list[Token] = []
     for token in [*found, None]:
         if token is None or token.token_type == TokenType.SEMICOLON:
             if part:
-                made.append(_Reader(text, part).statement())
+                made.append(_statement(text, part))
             part = []
         else:
             part.append(token)
     return made
+
+
+def _statement(text: str, part: list[Token]) -> Statement:
+    """One statement; where it can't be read and has a form of another system, what to write instead."""
+    try:
+        return _Reader(text, part).statement()
+    except PlacedError as error:
+        start = part[0].start
+        source = text[start : part[-1].end + 1]
+        form = begun(source) or unread(source)
+        if form is not None:
+            raise _refused(form.message, text, start + form.start) from None
+        assert error.place is not None
+        line, column = error.place
+        raise FlowError(
+            f"line {line}, column {column}: {error}{marked(text, error.place)}"
+        ) from None
+
+
+def _refused(what: str, text: str, at: int) -> FlowError:
+    line, column = line_and_column(text, at)
+    return FlowError(f"line {line}, column {column}: {what}{marked(text, (line, column))}")
 
 
 class _Reader:
@@ -141,13 +148,17 @@ class _Reader:
         if self._take("SET"):
             name = self._name("a setting").lower()
             self._expect("=")
-            return Statement("SET", name, line, options={"value": self._next("a value").text})
+            value = self._next("a value").text
+            return Statement("SET", name, line, options={"value": value}, program=self.text)
         self._expect("CREATE")
         if self._take("OR"):
             self._expect("REPLACE")
         kind = next((k for k in KINDS if self._take(*k.split())), None)
         if kind is None:
             raise self._error(f"CREATE {', '.join(KINDS)}")
+        if self._take("IF"):  # as for OR REPLACE: a program describes what there is to be
+            self._expect("NOT")
+            self._expect("EXISTS")
         name = self._name("a name")
         columns = None
         is_captured = kind == "TABLE" and self._is_next("FROM")
@@ -178,6 +189,7 @@ class _Reader:
             every,
             self.places,
             column,
+            self.text,
         )
 
     def _destination(self) -> tuple[str | None, str | None]:
@@ -198,47 +210,31 @@ class _Reader:
         token = self._next("the database's address in quotes")
         if token.token_type != TokenType.STRING:
             found = described(token.text)  # a password isn't for messages
-            line, column = self._begin(token)
-            raise FlowError(
-                f"line {line}, column {column}: expected the database's address in quotes; "
-                f"found {found!r}"
+            raise PlacedError(
+                f"expected the database's address in quotes; found {found!r}", self._begin(token)
             )
         return kind.lower(), token.text
 
     def _columns(self) -> Columns:
         self._expect("(")
-        items, start, depth = [], self.at, 1
-        while depth:
+        begin = self.tokens[self.at - 1].end + 1
+        items: list[list[Token]] = [[]]
+        depth = 1
+        while True:
             token = self._next("')'")
-            depth += (token.token_type in _OPEN) - (token.token_type in _CLOSE)
-            if not depth or (depth == 1 and token.token_type == TokenType.COMMA):
-                items.append(self.tokens[start : self.at - 1])
-                start = self.at
-        plain: list[str] = []
-        watermark: Watermark | None = None
-        key: tuple[str, ...] = ()
-        for item in items:
-            words = [token.text.upper() for token in item]
-            if words[:2] == ["WATERMARK", "FOR"]:
-                watermark = self._watermark(item)
-            elif words[:1] == ["PRIMARY KEY"]:
-                key = tuple(t.text for t in item[1:] if t.text not in ("(", ")", ","))
-            elif words[-1:] == ["PRIMARY KEY"]:
-                key = (item[0].text,)
-                plain.append(self._source(item[:-1]))
-            elif item:
-                plain.append(self._source(item))
-        return Columns(", ".join(plain), watermark, key)
-
-    def _watermark(self, item: list[Token]) -> Watermark:
-        """`WATERMARK FOR at [AS at - INTERVAL 30 SECONDS]`."""
-        words = [token.text for token in item]
-        if len(words) == 3:
-            return Watermark(words[2], "0 seconds")
-        fits = len(words) in (8, 9) and [w.upper() for w in words[3:7:2]] == ["AS", "-"]
-        if not fits or words[4] != words[2] or words[6].upper() != "INTERVAL":
-            raise self._error("WATERMARK FOR at AS at - INTERVAL 30 SECONDS", item[0])
-        return Watermark(words[2], " ".join(words[7:]).lower())
+            kind = token.token_type
+            if kind not in _LESS or not is_computed(items[-1]):
+                depth += (kind in _OPEN) - (kind in _CLOSE)
+            if not depth:
+                break
+            if depth == 1 and kind == TokenType.COMMA:
+                items.append([])
+            else:
+                items[-1].append(token)
+        try:
+            return read_columns(self.text, begin, token.start, items)
+        except ColumnError as error:
+            raise self._error(error.expected, error.token) from None
 
     def _options(self) -> dict[str, str]:
         found: dict[str, str] = {}
@@ -283,10 +279,10 @@ class _Reader:
         if kind != "SINK" and (
             words in (["ON", "CLOSE"], ["CHANGES"], ["UPSERTS"]) or words[:1] == ["EVERY"]
         ):
-            line, column = self._begin(self.tokens[at])
-            raise FlowError(
-                f"line {line}, column {column}: expected EMIT in CREATE SINK; found it in CREATE {kind}. A "
-                "view shows what each version contains; a sink says which changes a topic gets"
+            raise PlacedError(
+                f"expected EMIT in CREATE SINK; found it in CREATE {kind}. A view shows what each version "
+                "contains; a sink says which changes a topic gets",
+                self._begin(self.tokens[at]),
             )
         return kind == "SINK"
 
@@ -307,8 +303,7 @@ class _Reader:
 
     def _begin(self, token: Token) -> tuple[int, int]:
         """Line and column of a token's first character."""
-        before = self.text[: token.start]
-        return before.count("\n") + 1, token.start - before.rfind("\n")
+        return line_and_column(self.text, token.start)
 
     def _source(self, part: list[Token]) -> str:
         return self.text[part[0].start : part[-1].end + 1]
@@ -344,15 +339,14 @@ class _Reader:
             raise self._error(what)
         return text
 
-    def _error(self, expected: str, token: Token | None = None) -> FlowError:
+    def _error(self, expected: str, token: Token | None = None) -> PlacedError:
         if token is None and self.at < len(self.tokens):
             token = self.tokens[self.at]
         if token is None:
             line, column = self._begin(self.tokens[-1])
             column += self.tokens[-1].end + 1 - self.tokens[-1].start
-            return FlowError(
-                f"line {line}, column {column}: expected {expected}; found the end of the statement"
+            return PlacedError(
+                f"expected {expected}; found the end of the statement", (line, column)
             )
         found = described(token.text) if "://" in token.text else token.text  # without a password
-        line, column = self._begin(token)
-        return FlowError(f"line {line}, column {column}: expected {expected}; found {found!r}")
+        return PlacedError(f"expected {expected}; found {found!r}", self._begin(token))

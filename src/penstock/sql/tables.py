@@ -200,7 +200,8 @@ def _time(times: list[exp.Expr], named: Named, stream: str, function: str) -> st
     time = times[0]
     if time.name.lower() not in named.columns:
         raise SchemaError(
-            f"expected the event time of {stream!r}; found {time.name!r}, which isn't a column of it"
+            f"expected the event time of {stream!r}; found {time.sql(dialect='duckdb')!r}, which isn't a column "
+            "of it"
         )
     column = named.columns[time.name.lower()]
     if processed:

@@ -14,7 +14,7 @@ from penstock.expr.duck import connection
 from penstock.expr.expression import sql_type
 from penstock.expr.purity import check_query_pure
 from penstock.flow import Flow
-from penstock.sql.places import offset_of, unplaced, within
+from penstock.sql.places import unplaced, within
 from penstock.sql.places import placed as with_place
 from penstock.sql.queries import compile_tree
 from penstock.sql.relation import Relation, quoted
@@ -31,6 +31,9 @@ from penstock.sql.rules.unnesting import with_series
 from penstock.sql.rules.unsupported import check_supported
 from penstock.sql.scope import Environment, Named, NamedTables, Sizes
 from penstock.sql.tables import with_named_columns, with_rows, with_windows
+
+from penstock.sql.text import foreign
+from penstock.sql.text.wording import syntax_refusal
 
 __all__ = ["parsed", "query_rows"]
 
@@ -67,6 +70,10 @@ def query_rows(
     try:
         _rows(flow, query, tables, dialect, Sizes(), placed=True)
     except SchemaError as error:
+        form = foreign.named(query, str(error))
+        if form is not None:
+            error = error.reworded(form.message)
+            error.at, error.near = form.start, None
         failure = with_place(error, query, dialect)
     raise failure from None
 
@@ -167,8 +174,9 @@ def parsed(text: str, dialect: str = "duckdb") -> exp.Expr:
     try:
         trees = read(text, dialect)
     except SqlglotError as error:
-        failure = SchemaError(f"expected SQL; found {_what(error)}")
-        failure.at = offset_of(error, text)
+        what, at = syntax_refusal(error, text)
+        failure = SchemaError(what)
+        failure.at = at
         raise failure from None
     if len(trees) == 1 and isinstance(trees[0], exp.Pivot):  # a statement in DuckDB
         whole = exp.select("*").from_(exp.Subquery(this=trees[0]))
@@ -177,12 +185,6 @@ def parsed(text: str, dialect: str = "duckdb") -> exp.Expr:
     if len(trees) != 1 or not isinstance(trees[0], exp.Query | exp.Values):
         raise SchemaError(f"expected one SELECT; found {text!r}")
     return trees[0]
-
-
-def _what(error: SqlglotError) -> str:
-    for one in getattr(error, "errors", []):
-        return f"{str(one['description']).rstrip('.')}, near {one['highlight']!r}"
-    return str(error).splitlines()[0]
 
 
 def _check_tables(tree: exp.Expr, env: Environment) -> None:
