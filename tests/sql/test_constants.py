@@ -96,3 +96,33 @@ def test_what_is_refused(program: str, said: str) -> None:
     with pytest.raises(PenstockError, match="expected") as error:
         app.sql(program)
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("SELECT a FROM (VALUES (1), ('x'::INT)) AS t(a)", 'column 29: .*found "CAST'),
+        ("SELECT k FROM s WHERE c IN (VALUES ('a'), (error('b')))", 'found "ERROR'),
+        (
+            "SELECT s.k FROM s JOIN (VALUES (1, 1 // 0 + 'x'::INT)) AS t(k, v) USING (k)",
+            "expected constants",
+        ),
+        ("SELECT regexp_extract(c, '(?=a)') AS y FROM s", 'column 8: .*found "REGEXP_EXTRACT'),
+        ("SELECT k FROM s WHERE regexp_replace(c, '(?<a', '') = ''", 'found "REGEXP_REPLACE'),
+        ("SELECT k FROM s WHERE c ~ '(?=a)'", "neither look-ahead nor back-references"),
+    ],
+)
+def test_a_constant_that_fails_is_refused_when_the_program_is_read(query: str, found: str) -> None:
+    """VALUES without a value, and patterns that the library lacks, are named with their view."""
+    app = SqlFlow("shop")
+    app.sql("CREATE STREAM s (k BIGINT, c STRING)")
+    with pytest.raises(PenstockError, match=f"(?s)the view 'v': .*{found}"):
+        app.view("v", sql=query)
+
+
+def test_a_pattern_of_each_row_is_no_constant() -> None:
+    """What depends on a row fails for that row alone; what is never looked for may be anything."""
+    stream = SqlFlow("shop").stream("s", "c STRING, p STRING")
+    stream.select(x="regexp_extract(c, p)", y="regexp_extract(c, '(a)', 1)", z="'(?=a)'")
+    with pytest.raises(PenstockError, match="expected a regular expression that RE2 knows"):
+        stream.where("regexp_extract(c, '(?=a)') = 'b'")

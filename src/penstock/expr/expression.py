@@ -22,6 +22,7 @@ from penstock.core.schema import INTERVAL, TIMESTAMP, UUID, Field, Schema, type_
 from penstock.errors import SchemaError
 from penstock.expr.casts import check_casts
 from penstock.expr.duck import EvaluationError, connection, sql_type, types_of
+from penstock.expr.patterns import check_patterns
 from penstock.expr.purity import check_pure
 from penstock.expr.tree import Call, Column, Tree, tree_of
 
@@ -194,6 +195,7 @@ def _compiled(text: str, schema: Schema) -> Expression:
     found = tree_of(tree, schema)
     if found is None:  # a tree has functions of a closed list
         check_pure(connection(), sql, text, schema)
+        check_patterns(tree)
     type_ = _type_of(sql, text, schema)
     check_casts(tree, text, schema)
     if found is not None and found.type != type_:

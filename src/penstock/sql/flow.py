@@ -96,7 +96,12 @@ class SqlFlow(Flow):
             return super().view(name, table)  # type: ignore[arg-type] # it says what it expects
         if table is not None:
             raise FlowError("expected a table or sql=…; found both")
-        return super().view(name, self._query(check_text(sql, "sql", EXAMPLE), tables, dialect))
+        text = check_text(sql, "sql", EXAMPLE)
+        try:
+            made = self._query(text, tables, dialect)
+        except SchemaError as error:
+            raise error.reworded(f"the view {name!r}: {error}") from None
+        return super().view(name, made)
 
     def sql(self, program: str, *, dialect: str = "duckdb") -> None:
         """Adds a program in SQL: statements, each terminated by `;`.
@@ -155,7 +160,7 @@ class SqlFlow(Flow):
                 self._inlined[statement.name] = rows
             case "MATERIALIZED VIEW":
                 assert statement.query is not None
-                self.view(statement.name, sql=statement.query, dialect=dialect)
+                super().view(statement.name, self._query(statement.query, None, dialect))
             case _:
                 self._create_sink(statement, dialect)
 

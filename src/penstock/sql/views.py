@@ -12,6 +12,7 @@ from sqlglot.optimizer.qualify import qualify
 from penstock.errors import SchemaError
 from penstock.expr.duck import connection
 from penstock.expr.expression import sql_type
+from penstock.expr.patterns import check_patterns
 from penstock.expr.purity import check_query_pure
 from penstock.flow import Flow
 from penstock.sql.places import unplaced, within
@@ -90,6 +91,7 @@ def _rows(
     """See `query_rows`; placed: whether errors know where in the text they are."""
     tree = parsed(query, dialect)
     kinds = check_supported(tree)
+    check_patterns(tree)
     env = Environment(flow, NamedTables.of(tables), sizes=sizes)
     tree, env = _rewritten(tree, kinds, env)
     named = tables_of(tree)

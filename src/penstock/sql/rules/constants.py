@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from sqlglot import exp
 
+from penstock.errors import SchemaError
+from penstock.expr.duck import connection
 from penstock.expr.query import fixed_query
 from penstock.flow import Flow
 from penstock.flow.graph import Stateful
 from penstock.ops.keyed.query import GroupQuery
+from penstock.sql.places import within
 from penstock.sql.relation import Relation, quoted
 from penstock.sql.scope import Environment, Named
 
 __all__ = ["constant", "with_values"]
+
+_MANY: Final = re.compile(r"\b(generate_series|range|unnest|recursive|repeat)\b", re.IGNORECASE)
+"""What may make many rows of few words: not computed to see whether it works."""
 
 
 def constant(flow: Flow, query: str) -> Relation:
     """The rows of a query over nothing.
 
     Raises:
-        SchemaError: it reads a table, or depends on the clock or on chance.
+        SchemaError: it reads a table, depends on the clock or on chance, or fails, as it then would in each
+            batch.
     """
     text, schema = fixed_query(query, {})
+    failure = None if _MANY.search(query) else _failure(query)
+    if failure is not None:
+        raise SchemaError(f"expected constants that have values; found {query!r}: {failure}")
     operator = GroupQuery((), (), text, schema.arrow, always=True)
     return Relation(flow, flow.node(Stateful((), operator, schema)))
 
@@ -55,7 +68,11 @@ def with_values(tree: exp.Expr, env: Environment) -> tuple[exp.Expr, Environment
         plain = exp.Values(expressions=values.expressions)
         text = plain.sql(dialect="duckdb")
         name = f"values {len(env.tables)}"
-        rows_of = constant(env.flow, f"SELECT * FROM ({text})")
+        try:
+            rows_of = constant(env.flow, f"SELECT * FROM ({text})")
+        except SchemaError:
+            _check_values(values)
+            raise
         columns = alias.args.get("columns") or []
         labels = [one.name for one in columns] + list(rows_of.names[len(columns) :])
         pairs = zip(labels, rows_of.names, strict=False)
@@ -65,6 +82,32 @@ def with_values(tree: exp.Expr, env: Environment) -> tuple[exp.Expr, Environment
         made.set("alias", exp.TableAlias(this=alias.this))
         values.replace(made)
     return tree, env
+
+
+def _check_values(values: exp.Values) -> None:
+    """Checks that constants have values.
+
+    Raises:
+        SchemaError: one fails.
+    """
+    for cell in [cell for row in values.expressions for cell in row.expressions or [row]]:
+        failure = _failure(f"SELECT {cell.sql(dialect='duckdb')}")
+        if failure is not None:
+            with within(values), within(cell):
+                raise SchemaError(
+                    f"expected constants that have values; found {cell.sql(dialect='duckdb')!r}: {failure}"
+                )
+
+
+def _failure(query: str) -> str | None:
+    """What DuckDB says about a query over nothing; None where it has rows."""
+    import duckdb
+
+    try:
+        connection().execute(query).fetchall()
+    except duckdb.Error as error:
+        return str(error).splitlines()[0]
+    return None
 
 
 def _selected(values: exp.Values) -> exp.Select:

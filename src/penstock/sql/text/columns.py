@@ -120,9 +120,7 @@ def read_columns(text: str, start: int, end: int, items: Sequence[Sequence[Token
             key = tuple(one.text for one in _enclosed(item))
         elif words[1:2] == ["AS"] and len(item) > 2:
             begin = item[2].start
-            computed.append(
-                Computed(item[0].text, text[begin : item[-1].end + 1], begin, plain)
-            )
+            computed.append(Computed(item[0].text, text[begin : item[-1].end + 1], begin, plain))
         elif (word := words[0].split()[0]) in CONSTRAINTS and words[1:2] == ["("]:
             raise ColumnError(CONSTRAINTS[word], item[0])
         else:

@@ -15,7 +15,8 @@ from typing import Final
 __all__ = ["FORMATS", "OPTIONS", "Foreign", "begun", "named", "unread"]
 
 _TOKEN: Final = re.compile(
-    r"""--[^\n]*|/\*.*?\*/|\s+|(?P<text>'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|[\w$]+|.)""", re.DOTALL
+    r"""--[^\n]*|/\*.*?\*/|\s+|(?P<text>'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|[\w$]+|.)""",
+    re.DOTALL,
 )
 _NAME: Final = r"\w+|\"[^\"]*\"|`[^`]*`"
 _PROPOSED: Final = re.compile(r"Candidate bindings|Did you mean|did you mean")
@@ -152,7 +153,11 @@ _NAMES: Final[tuple[tuple[str, str, str], ...]] = (
     (r"(?:TUMBLE|HOP|SESSION)_(?:START|END|ROWTIME|PROCTIME) \(", _WINDOW, "Flink"),
     (r"GROUP BY (?:(?!FROM)[^;()])*\b(?:TUMBLE|HOP|SESSION) \(", _WINDOW, "Flink"),
     (r"CUMULATE \(", "windows of one size: TUMBLE, HOP or SESSION", "Flink"),
-    (r"PROCTIME \( \)", "CREATE STREAM … WITH (time = 'processing'), for windows by the clock", "Flink"),
+    (
+        r"PROCTIME \( \)",
+        "CREATE STREAM … WITH (time = 'processing'), for windows by the clock",
+        "Flink",
+    ),
     (
         r"TO_TIMESTAMP_LTZ \(",
         "to_timestamp(x) of seconds, or make_timestamptz(x * 1000) of milliseconds",

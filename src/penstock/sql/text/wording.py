@@ -69,7 +69,10 @@ def syntax_refusal(error: SqlglotError, text: str) -> tuple[str, int | None]:
         return form.message, form.start
     first = _WORD.search(text)
     if first is not None and first[0][0] != "(" and first[0].upper() not in _BEGINNINGS:
-        return f"expected SELECT; found {first[0]!r}{hint(first[0].upper(), _BEGINNINGS)}", first.start()
+        return (
+            f"expected SELECT; found {first[0]!r}{hint(first[0].upper(), _BEGINNINGS)}",
+            first.start(),
+        )
     if not isinstance(error, ParseError) or not error.errors:
         return f"expected SQL; found what can't be read as such: {str(error).splitlines()[0]}", None
     told = error.errors[0]
@@ -102,4 +105,3 @@ def _said(description: str, text: str, at: int, shown: str) -> str:
         if upper.isalpha() and upper not in _CLAUSES and (like := hint(upper, _CLAUSES)):
             return f"{what}. {word!r}: {like.strip(' ()')}"
     return what
-
