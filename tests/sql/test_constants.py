@@ -84,7 +84,7 @@ def test_constants_need_no_records() -> None:
 @pytest.mark.parametrize(
     ("program", "said"),
     [
-        ("CREATE TABLE t AS SELECT * FROM s", "CREATE VIEW is a name for a query"),
+        ("CREATE TABLE t AS SELECT * FROM s", "CREATE MATERIALIZED VIEW keeps a query"),
         ("CREATE TABLE t (a BIGINT) AS VALUES (1, 2)", "a type for each of 2 columns"),
         ("CREATE TABLE t AS SELECT random() AS x", "random()"),
     ],

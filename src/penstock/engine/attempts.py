@@ -33,7 +33,7 @@ __all__ = [
     "made_anew",
     "new_writer",
     "unfinished",
-    "warn_of_lost",
+    "warn_of_sources",
 ]
 
 OFFSET_OUT_OF_RANGE: Final = 1  # Kafka's error code
@@ -224,11 +224,15 @@ def unfinished(number: int) -> str:
     )
 
 
-def warn_of_lost(plan: Plan, reports: Iterable[Json]) -> None:
-    """Warns of records that a batch was to read, and that retention had removed before."""
+def warn_of_sources(plan: Plan, reports: Iterable[Json]) -> None:
+    """Warns of what a batch read: records that retention had removed before, and times of a wrong unit."""
     places = {(split.topic, split.partition): split for split in plan.splits}
+    doubted: set[str] = set()
     for report in reports:
         for source in report["sources"]:
+            if source.get("doubt") and source["topic"] not in doubted:
+                doubted.add(source["topic"])
+                _LOG.warning("%s", source["doubt"])
             if source["lost"]:
                 split = places[source["topic"], source["partition"]]
                 _LOG.warning(

@@ -32,7 +32,7 @@ from penstock.engine.attempts import (
     letters_of_before,
     new_writer,
     unfinished,
-    warn_of_lost,
+    warn_of_sources,
 )
 from penstock.engine.letters.box import of_any
 from penstock.engine.log import Log
@@ -189,7 +189,7 @@ class Driver:
         if not self.store.commit(plan.version, content, relaxed=self._keeper.relaxed):
             content = self.store.version(plan.version)
         self.version, self._is_published = content, True
-        warn_of_lost(plan, reports)
+        warn_of_sources(plan, reports)
         has_written = any(report["writers"] or report["transaction"] for report in reports)
         self._keeper.committed(content, has_written=has_written)
         ended = time.perf_counter()

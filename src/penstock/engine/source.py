@@ -36,6 +36,7 @@ from penstock.engine.letters.letters import Letters
 from penstock.engine.letters.reasons import Reasons
 from penstock.engine.log import Log
 from penstock.engine.plan import AHEAD_MAX_US, Split
+from penstock.engine.times.clocks import CLOCK, computed, doubt, unit_hint
 from penstock.engine.watermarks import no_producers
 from penstock.errors import FlowError
 from penstock.expr import EvaluationError, Expression
@@ -49,6 +50,7 @@ from penstock.formats.lines import Decoder, decoder_for
 from penstock.formats.registered import Encoded, RegisteredChangelog, registered_changelog
 from penstock.ops.lateness import marks_before
 from penstock.ops.producers import PRODUCERS_MAX, ProducerMarks
+from penstock.ops.rows import Explanations
 from penstock.ops.windows import NOTHING_YET_US
 from penstock.wire.columns import Records
 from penstock.wire.headers import header_values
@@ -87,6 +89,8 @@ class SourceReader:
         self._dead: list[Letters] = []
         self._floor_us = NOTHING_YET_US if watermark_us is None else watermark_us
         self._ahead_max_us = min(wall_us + AHEAD_MAX_US, EVENT_MAX_US)
+        self.doubt: str | None = None  # about the unit of a time
+        self._explanations = Explanations()
         self._guard = guard
         self._decoder = _decoder(source, columns)
         self._chunk: Records | None = None
@@ -183,7 +187,13 @@ class SourceReader:
 
     def _timed(self, rows: pa.Table, index: np.ndarray) -> pa.Table:
         assert self._chunk is not None
+        rows, index = self._clocked(rows, index)
         times, known = self._times(rows, index)
+        if self.doubt is None and self.split.newest_us is None:  # it is said once
+            offsets = self._chunk.offset
+            self.doubt = doubt(self.source, self._chunk, times[known], index[known], offsets)
+        if CLOCK in rows.column_names:
+            rows = rows.drop_columns([CLOCK])
         fits = known & (times >= EVENT_MIN_US) & (times <= self._ahead_max_us)
         if not fits.all():
             bad = np.flatnonzero(~fits)
@@ -217,7 +227,7 @@ class SourceReader:
             return moves
         oldest_us = int(self._chunk.timestamp_ms.min()) * 1_000
         # Two plain passes show in most chunks that no row can be ahead.
-        if time.column is not None and int(times.max()) - oldest_us > time.ahead_us:
+        if time.source is not None and int(times.max()) - oldest_us > time.ahead_us:
             stamps = self._stamps(index)
             wrong = (times - stamps > time.ahead_us) & (self._chunk.timestamp_ms[index] > 0)
             if wrong.any():
@@ -272,15 +282,32 @@ class SourceReader:
         self._refuse(index[bad], [f"{expected}{key}={value!r}" for value in found])
         return rows.filter(pa.array(fits)), times[fits], index[fits]
 
+    def _clocked(self, rows: pa.Table, index: np.ndarray) -> tuple[pa.Table, np.ndarray]:
+        """The rows with their time, where it is computed, without those for which it can't be."""
+        clock = self.source.clock
+        if clock is None:
+            return rows, index
+        found, failed = computed(clock, rows, self._explanations)
+        rows, left = rows.append_column(CLOCK, found), np.ones(len(rows), np.bool_)
+        if DELETED in rows.column_names:  # a deletion has no columns, and its record's timestamp
+            left = ~rows.column(DELETED).to_numpy()
+            failed = [(at[left[at]], reason) for at, reason in failed]
+            left[:] = True
+        for at, reason in failed:
+            texts = [reason] * len(at) if isinstance(reason, str) else reason
+            self._refuse(index[at], texts)
+            left[at] = False
+        return (rows, index) if left.all() else (rows.filter(pa.array(left)), index[left])
+
     def _times(self, rows: pa.Table, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Event times in µs, and where there is one. A deletion has its record's timestamp."""
         time = self.source.time
         known = np.ones(len(index), np.bool_)
         if time.processing:
             return np.full(len(index), self._floor_us), known
-        if time.column is None:
+        if time.source is None:
             return self._stamps(index), known
-        times = _instants(rows, time.column, known)
+        times = _instants(rows, time.column or CLOCK, known)
         if time.sent is not None:
             by_its_clock = _instants(rows, time.sent, known)
             received = time.received
@@ -300,16 +327,17 @@ class SourceReader:
     def _time_reason(self, known: bool, time_us: int) -> str:  # noqa: FBT001
         time = self.source.time
         what = "the record's timestamp"
-        if time.column is not None:
-            what = " and ".join(repr(n) for n in (time.column, time.sent, time.received) if n)
+        if time.source is not None:
+            what = " and ".join(repr(n) for n in (time.source, time.sent, time.received) if n)
         if not known:
             return f"expected an event time in {what}; found none"
         found = "another"
         if INSTANT_MIN_US <= time_us <= INSTANT_MAX_US:
             found = instant_text(int(time_us))
+        taken = unit_hint(int(time_us)) if time.source is not None else ""
         return (
             f"expected an event time of the years 102 to 9898, at most {duration_text(AHEAD_MAX_US)} after "
-            f"the wall clock, in {what}; found {found}"
+            f"the wall clock, in {what}; found {found}{taken}"
         )
 
     def _refuse(self, rows: np.ndarray, reasons: Sequence[str] | pa.Array) -> None:
@@ -385,7 +413,8 @@ def _needed(source: Source, columns: frozenset[str] | None) -> frozenset[str] | 
     time = source.time
     named = [time.column, time.sent, time.received, time.producer, source.key]
     marked = frozenset() if source.marker is None else source.marker.columns
-    return columns | marked | {name for name in named if isinstance(name, str)}
+    clocked = frozenset() if source.clock is None else source.clock.columns
+    return columns | marked | clocked | {name for name in named if isinstance(name, str)}
 
 
 def _instants(rows: pa.Table, name: str, known: np.ndarray) -> np.ndarray:

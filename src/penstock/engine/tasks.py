@@ -262,6 +262,7 @@ class LaneBatch:
                 "rows": reader.row_count,
                 "late": reader.late_count,
                 "lost": reader.lost_count,
+                "doubt": reader.doubt,
                 "end": reader.end,
                 "producers": reader.producers,
             }

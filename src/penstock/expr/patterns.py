@@ -1,4 +1,4 @@
-"""Calls with a constant regular expression: one that RE2 lacks fails for every row, so it is refused at once."""
+"""Calls with a constant regular expression: one that RE2 lacks fails for every row, so it is refused."""
 
 from __future__ import annotations
 

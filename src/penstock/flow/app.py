@@ -12,6 +12,7 @@ import pyarrow as pa
 from penstock.core.names import also_at, built, place
 from penstock.core.schema import Schema, type_text
 from penstock.errors import FlowError
+from penstock.expr import Expression, compile_expression
 from penstock.flow._collections import Stream, Table
 from penstock.flow.checks import (
     check_changelog,
@@ -131,6 +132,7 @@ class Flow:
             None if retention is None else check_duration(retention, "retention", "'7 days'"),
             marker=None if time.punctuated is None else check_condition(time.punctuated, columns),
             format=check_format(format, registry, columns),
+            clock=_clock(time, columns),
         )
         made = self.named[topic] = Stream(self, self._source(source))
         return made
@@ -185,6 +187,7 @@ class Flow:
                 None,
                 Changelog(names, changes),
                 format=encoded,
+                clock=_clock(time, columns),
             )
         )
         node = self.node(Stateful((source,), Upserts(columns.arrow, names), columns))
@@ -303,6 +306,11 @@ class Flow:
             self.on_error == "stop",
             tuple(source for source in declared if id(source) not in read),
         )
+
+
+def _clock(time: EventTime, columns: Schema) -> Expression | None:
+    """The expression that gives rows their time; None: a column does, or the record."""
+    return None if time.computed is None else compile_expression(time.computed, columns)
 
 
 def _check_keys(key: object, columns: Schema) -> tuple[str, ...]:

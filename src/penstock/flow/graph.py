@@ -91,6 +91,7 @@ class Source:
         changelog: where it is read as a table, how; its rows then have `$deleted`.
         marker: where only some rows move the watermark, the condition that they fulfil.
         format: of the values, where they aren't JSON.
+        clock: where their time is computed, the expression that gives it.
     """
 
     topic: str
@@ -102,6 +103,7 @@ class Source:
     changelog: Changelog | None = None
     marker: Expression | None = None
     format: LineFormat | None = None
+    clock: Expression | None = None
     built_at: str = field(default_factory=place, kw_only=True, repr=False)
 
     @property

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import pyarrow as pa
 
-from penstock.core.schema import TIMESTAMP, Schema
+from penstock.core.schema import TIMESTAMP, Schema, type_text
 from penstock.core.time import MINUTE_US
 from penstock.errors import FlowError
-from penstock.flow.checks import check_condition, check_duration, check_text
+from penstock.expr import compile_expression
+from penstock.flow.checks import check_condition, check_duration, check_text, quoted
 
 __all__ = [
     "EventTime",
@@ -39,6 +41,9 @@ class Header:
 
 
 Producer: TypeAlias = str | Header
+Unit: TypeAlias = Literal["s", "ms", "us", "ns"]
+UNITS_US: Final[Mapping[Unit, float]] = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 0.001}
+"""Units of numbers since 1970-01-01 UTC, in µs."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,8 @@ class EventTime:
         expected: producers that hold the watermark until something of them was read.
         punctuated: a condition; only rows for which it is true move the watermark.
         processing: rows happen when they are processed; nothing else here counts.
+        computed: an expression over the row's columns that says when, instead of `column`.
+        unit: of numbers since 1970 that `column` says; only until the columns are known (`check_time`).
     """
 
     column: str | None
@@ -68,6 +75,13 @@ class EventTime:
     expected: tuple[str, ...] = ()
     punctuated: str | None = None
     processing: bool = False
+    computed: str | None = None
+    unit: Unit | None = None
+
+    @property
+    def source(self) -> str | None:
+        """The column, or the expression; None: the record's timestamp."""
+        return self.column if self.computed is None else self.computed
 
     @property
     def text(self) -> str:
@@ -80,6 +94,7 @@ class EventTime:
             ("expected", sorted(self.expected) or None),
             ("punctuated", self.punctuated),
             ("processing", self.processing or None),
+            ("computed", self.computed),
         ]
         return ", ".join(f"{name} {value!r}" for name, value in parts if value is not None)
 
@@ -87,6 +102,7 @@ class EventTime:
 def event_time(
     column: str | None = None,
     *,
+    unit: Unit | None = None,
     lateness: str | timedelta = "0 seconds",
     idle: str | timedelta = IDLE_DEFAULT,
     ahead: str | timedelta = AHEAD_DEFAULT,
@@ -99,7 +115,10 @@ def event_time(
     """Names the event time of a stream's rows.
 
     Args:
-        column: a TIMESTAMP column; None uses the record's timestamp in the log.
+        column: a TIMESTAMP column, or an SQL expression over the row's columns, such as
+            `"to_timestamp(ts)"`; None uses the record's timestamp in the log. A row for which the expression
+            fails is a dead letter.
+        unit: of a column or an expression of numbers since 1970-01-01 UTC: `"s"`, `"ms"`, `"us"`, `"ns"`.
         lateness: how far a row may be behind the newest one of its partition, or of its producer there. A
             row whose windows all ended longer ago is late: it is counted and written to the
             dead-letter topic.
@@ -122,6 +141,11 @@ def event_time(
     for name, what in ((column, "the event time's column"), (sent, "sent"), (received, "received")):
         if name is not None:
             check_text(name, what, "ps.event_time('at')")
+    if unit is not None and (unit not in UNITS_US or column is None):
+        raise FlowError(
+            "expected a unit of a column of numbers, such as ps.event_time('ts', unit='ms'), of "
+            f"{', '.join(UNITS_US)}; found {unit!r} of {column!r}"
+        )
     if sent is not None and column is None:
         raise FlowError(
             f"expected the column with the time of the event as well as sent={sent!r}, such as "
@@ -146,6 +170,7 @@ def event_time(
         producer,
         _check_expected(expected, producer),
         punctuated,
+        unit=unit,
     )
 
 
@@ -204,7 +229,13 @@ def check_time(time: object, columns: Schema, *, table: bool = False) -> EventTi
         raise FlowError(
             f"expected time=ps.event_time({column!r}, lateness='30 seconds'); found time={time!r}"
         )
+    time = _resolved(time, columns)
     for name in (time.column, time.sent, time.received):
+        if name is not None and pa.types.is_integer(columns[name].type):
+            raise FlowError(
+                f"expected the event time {name!r} to be a TIMESTAMP; found {columns[name].type}. Name the "
+                f"unit of numbers since 1970: ps.event_time({name!r}, unit='ms'), in SQL WITH (unit = 'ms')"
+            )
         if name is not None and columns[name].type != TIMESTAMP:
             raise FlowError(
                 f"expected the event time {name!r} to be a TIMESTAMP; found {columns[name].type}"
@@ -220,6 +251,50 @@ def check_time(time: object, columns: Schema, *, table: bool = False) -> EventTi
     if time.punctuated is not None:
         check_condition(time.punctuated, columns)
     return time
+
+
+def _resolved(time: EventTime, columns: Schema) -> EventTime:
+    """The event time with its expression in place of a column, where it isn't a TIMESTAMP column alone.
+
+    Raises:
+        FlowError: the expression, or the column, is of the wrong type.
+        SchemaError: it can't be read, or names a column that isn't there.
+    """
+    text = time.column
+    if time.computed is not None or text is None:
+        return time
+    if text in columns:
+        if time.unit is None:
+            return time
+        text = quoted(text)
+    elif time.unit is None and text.isidentifier():
+        columns[text]  # it says which columns there are
+    type_ = compile_expression(text, columns).type
+    if time.unit is not None:
+        if not (
+            pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_)
+        ):
+            raise FlowError(
+                f"expected numbers in {time.column!r} for unit={time.unit!r}; found {type_text(type_)}. A "
+                "TIMESTAMP needs no unit, and a text a CAST: ps.event_time('ts::BIGINT', unit='ms')"
+            )
+        text = _instant_sql(text, time.unit, whole=pa.types.is_integer(type_))
+    elif type_ != TIMESTAMP:
+        raise FlowError(
+            f"expected the event time {text!r} to be a TIMESTAMP; found {type_text(type_)}. Name the unit of "
+            f"numbers since 1970: ps.event_time({text!r}, unit='ms')"
+        )
+    return replace(time, column=None, computed=text, unit=None)
+
+
+def _instant_sql(text: str, unit: Unit, *, whole: bool) -> str:
+    """The instant that a number of units since 1970 is."""
+    if not whole:
+        # Exact to the microsecond: a double's error is a quarter of one in this century.
+        return f"make_timestamptz(CAST(round(CAST({text} AS DOUBLE) * {UNITS_US[unit]}) AS BIGINT))"
+    if unit == "ns":
+        return f"make_timestamptz(CAST(({text}) // 1000 AS BIGINT))"
+    return f"make_timestamptz(CAST({text} AS BIGINT) * {UNITS_US[unit]})"
 
 
 def _check_expected(expected: object, producer: object) -> tuple[str, ...]:

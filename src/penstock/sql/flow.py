@@ -27,10 +27,10 @@ __all__ = ["CAPTURE_OPTIONS", "SqlFlow", "statement_options"]
 
 STREAM_OPTIONS: Final = (
     "topic", "format", "registry", "key", "partitions", "retention", "delimiter", "null", "pattern",
-    "time_format", "lateness", "idle", "ahead", "sent", "received", "producer", "producer_header", "expected",
-    "punctuated", "time",
+    "time_format", "unit", "lateness", "idle", "ahead", "sent", "received", "producer", "producer_header",
+    "expected", "punctuated", "time",
 )  # fmt: skip
-TIME_OPTIONS: Final = STREAM_OPTIONS[STREAM_OPTIONS.index("lateness") :]
+TIME_OPTIONS: Final = STREAM_OPTIONS[STREAM_OPTIONS.index("unit") :]
 CAPTURE_OPTIONS: Final = ("table", "topic", "format", "capture", "partitions")
 TABLE_OPTIONS: Final = ("topic", "format", "registry", "partitions", "idle", "ahead")
 SINK_OPTIONS: Final = ("partitions", "retention", "format", "registry")
@@ -145,13 +145,13 @@ class SqlFlow(Flow):
             case "SET":
                 pass  # what runs the file has seen it
             case "STREAM":
-                self._create_stream(statement)
+                self._create_stream(statement, dialect)
             case "TABLE" if statement.query is not None:
                 self._create_constant(statement, dialect)
             case "TABLE" if statement.source is not None:
                 self._create_captured(statement)
             case "TABLE":
-                self._create_table(statement)
+                self._create_table(statement, dialect)
             case "VIEW":
                 assert statement.query is not None
                 if statement.name in self._inlined:
@@ -164,19 +164,23 @@ class SqlFlow(Flow):
             case _:
                 self._create_sink(statement, dialect)
 
-    def _create_stream(self, statement: Statement) -> None:
+    def _create_stream(self, statement: Statement, dialect: str) -> None:
         options = statement_options(statement, STREAM_OPTIONS)
         columns = statement.columns
         assert columns is not None
         if columns.key:
             raise FlowError("expected PRIMARY KEY in CREATE TABLE; found it in CREATE STREAM")
-        time = _time(columns.watermark, options)
+        computed = _computed(statement, dialect)
+        time = _time(columns.watermark, options, computed)
         topic = options.pop("topic", statement.name)
         options |= _format(options)
-        made = self.stream(topic, _schema(statement), time=time, **options)
+        schema = _schema(statement)
+        made = self.stream(topic, schema, time=time, **options)
+        if computed:
+            made = made.select(**_in_order(statement, schema, computed))
         self.named[statement.name] = made
 
-    def _create_table(self, statement: Statement) -> None:
+    def _create_table(self, statement: Statement, dialect: str) -> None:
         options = statement_options(statement, TABLE_OPTIONS)
         columns = statement.columns
         assert columns is not None
@@ -185,11 +189,14 @@ class SqlFlow(Flow):
                 "expected PRIMARY KEY (…), which identifies a table's rows; found none. Without a key, "
                 "CREATE STREAM"
             )
-        options["time"] = _time(columns.watermark, options)
+        computed = _computed(statement, dialect)
+        options["time"] = _time(columns.watermark, options, computed)
         topic = options.pop("topic", statement.name)
-        self.named[statement.name] = self.table(
-            topic, _schema(statement), key=columns.key, **options
-        )
+        schema = _schema(statement)
+        made = self.table(topic, schema, key=columns.key, **options)
+        if computed:
+            made = made.select(**_in_order(statement, schema, computed))
+        self.named[statement.name] = made
 
     def _create_captured(self, statement: Statement) -> None:  # noqa: ARG002
         """CREATE TABLE … FROM POSTGRES …, which needs what captures."""
@@ -366,7 +373,43 @@ def _schema(statement: Statement) -> Schema:
         ) from None
 
 
-def _time(mark: Watermark | None, options: dict[str, Any]) -> EventTime | None:
+def _computed(statement: Statement, dialect: str) -> dict[str, str]:
+    """The columns that are computed of the records', `at AS to_timestamp(ts)`, and how.
+
+    Raises:
+        PlacedError: one can't be read.
+    """
+    import sqlglot
+
+    from penstock.sql.statements import PlacedError
+
+    found: dict[str, str] = {}
+    for one in statement.columns.computed if statement.columns is not None else ():
+        try:
+            tree = sqlglot.parse_one(one.text, dialect=dialect)
+        except sqlglot.errors.SqlglotError:
+            place = line_and_column(statement.program, one.start)
+            raise PlacedError(f"expected name AS expression; found {one.text!r}", place) from None
+        found[one.name] = one.text if dialect == "duckdb" else tree.sql(dialect="duckdb")
+    return found
+
+
+def _in_order(statement: Statement, schema: Schema, computed: Mapping[str, str]) -> dict[str, str]:
+    """What gives each column, in the order in which the statement has them."""
+    from penstock.sql.relation import quoted
+
+    assert statement.columns is not None
+    items = [(name, quoted(name)) for name in schema.names]
+    for at, one in enumerate(statement.columns.computed):
+        items.insert(one.before + at, (one.name, computed[one.name]))
+    if len(dict(items)) < len(items):
+        raise FlowError(f"expected columns of different names; found {[name for name, _ in items]}")
+    return dict(items)
+
+
+def _time(
+    mark: Watermark | None, options: dict[str, Any], computed: Mapping[str, str]
+) -> EventTime | None:
     """The event time that WATERMARK FOR and the options of time say, which are taken out; None: neither.
 
     Raises:
@@ -397,7 +440,11 @@ def _time(mark: Watermark | None, options: dict[str, Any]) -> EventTime | None:
         given["producer"] = header(given.pop("producer_header"))
     if "expected" in given:
         given["expected"] = [one.strip() for one in given["expected"].split(",")]
-    column = None if mark is None else mark.column
+    if "unit" in given and mark is None:
+        raise FlowError(
+            "expected WATERMARK FOR a column of numbers with the option unit; found none"
+        )
+    column = None if mark is None else computed.get(mark.column, mark.column)
     if mark is not None:
         given["lateness"] = mark.lateness
     return event_time(column, **given)

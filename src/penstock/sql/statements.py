@@ -124,11 +124,9 @@ def _statement(text: str, part: list[Token]) -> Statement:
         form = begun(source) or unread(source)
         if form is not None:
             raise _refused(form.message, text, start + form.start) from None
-        assert error.place is not None
-        line, column = error.place
-        raise FlowError(
-            f"line {line}, column {column}: {error}{marked(text, error.place)}"
-        ) from None
+        place = error.place or line_and_column(text, start)
+        shown = f"line {place[0]}, column {place[1]}: {error}{marked(text, place)}"
+        raise FlowError(shown) from None
 
 
 def _refused(what: str, text: str, at: int) -> FlowError:

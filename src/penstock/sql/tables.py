@@ -175,7 +175,7 @@ def _time(times: list[exp.Expr], named: Named, stream: str, function: str) -> st
     """The relation's column that a window function names as the time of its rows; None: it is no column."""
     node = named.rows.node
     known, below = event_time_column(node), event_times(node)
-    columns = sorted({repr(one.column) for one in below if one.column is not None})
+    columns = sorted({repr(one.source) for one in below if one.source is not None})
     as_read = f"the column with {' or '.join(columns)} as it was read" if columns else ""
     processed = any(one.processing for one in below)
     if columns and processed:
@@ -183,14 +183,14 @@ def _time(times: list[exp.Expr], named: Named, stream: str, function: str) -> st
             f"expected rows of one kind of time in {function}({stream}, …); found the event time "
             f"{columns[0]} and rows that happen when they are processed. Cut them into windows separately"
         )
-    if columns and is_read(node) and any(one.column is None for one in below):
+    if columns and is_read(node) and any(one.source is None for one in below):
         raise SchemaError(
             f"expected rows of one kind of time in {function}({stream}, …); found the event time "
             f"{columns[0]} and rows at the times of their records. Declare WATERMARK FOR in each stream, or "
             "cut them into windows separately"
         )
     if not times:
-        if not columns:
+        if not columns or (known is None and all(one.computed for one in below)):
             return None
         expected = as_read if known is None else repr(known)
         raise SchemaError(
@@ -200,8 +200,8 @@ def _time(times: list[exp.Expr], named: Named, stream: str, function: str) -> st
     time = times[0]
     if time.name.lower() not in named.columns:
         raise SchemaError(
-            f"expected the event time of {stream!r}; found {time.sql(dialect='duckdb')!r}, which isn't a column "
-            "of it"
+            f"expected the event time of {stream!r}; found {time.sql(dialect='duckdb')!r}, which isn't a "
+            "column of it"
         )
     column = named.columns[time.name.lower()]
     if processed:
@@ -211,7 +211,7 @@ def _time(times: list[exp.Expr], named: Named, stream: str, function: str) -> st
         )
     if known != column and (known is not None or is_read(node)):
         expected = repr(known)
-        if known is None and len({one.column for one in below}) > 1:
+        if known is None and len({one.source for one in below}) > 1:
             expected = "a column with that of each of its streams"
         elif known is None:
             expected = (

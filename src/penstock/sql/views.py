@@ -15,8 +15,8 @@ from penstock.expr.expression import sql_type
 from penstock.expr.patterns import check_patterns
 from penstock.expr.purity import check_query_pure
 from penstock.flow import Flow
-from penstock.sql.places import unplaced, within
 from penstock.sql.places import placed as with_place
+from penstock.sql.places import unplaced, within
 from penstock.sql.queries import compile_tree
 from penstock.sql.relation import Relation, quoted
 from penstock.sql.rules.columns import by_position, with_columns
@@ -32,7 +32,6 @@ from penstock.sql.rules.unnesting import with_series
 from penstock.sql.rules.unsupported import check_supported
 from penstock.sql.scope import Environment, Named, NamedTables, Sizes
 from penstock.sql.tables import with_named_columns, with_rows, with_windows
-
 from penstock.sql.text import foreign
 from penstock.sql.text.wording import syntax_refusal
 

@@ -81,12 +81,22 @@ def event_time_column(node: Node) -> str | None:
         case RowStep(parent=parent, operator=Select(columns=columns)):
             above = event_time_column(parent)
             same = {above, quoted(above)} if above is not None else set()
-            return next((name for name, e in columns if e.text in same), None)
+            clock = _clock(parent)
+            return next((name for name, e in columns if e.text in same or e.sql == clock), None)
         case Union(inputs=inputs):
             found = {event_time_column(one) for one in inputs}
             return found.pop() if len(found) == 1 else None
         case _:
             return None
+
+
+def _clock(node: Node) -> str | None:
+    """The expression over a stream's columns that is its event time; None: it is none, or a column."""
+    while isinstance(node, RowStep) and isinstance(node.operator, Where):
+        node = node.parent
+    if isinstance(node, Source) and node.clock is not None and node.time.sent is None:
+        return node.clock.sql
+    return None
 
 
 def is_read(node: Node) -> bool:

@@ -1,6 +1,6 @@
 """What stands in the parentheses of CREATE STREAM and CREATE TABLE.
 
-    id BIGINT, ts BIGINT, at AS to_timestamp(ts), WATERMARK FOR at AS at - INTERVAL 5 SECONDS, PRIMARY KEY (id)
+    id BIGINT, ts BIGINT, at AS to_timestamp(ts), WATERMARK FOR at AS at - INTERVAL 5 SECONDS
 
 The columns of the records are left to `Schema.of_columns`, in their text as it is: what else the list has is
 blank there, so that a character's place in it is its place in the program.

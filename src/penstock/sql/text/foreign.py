@@ -45,8 +45,7 @@ _STATEMENTS: Final[tuple[tuple[str, str, str], ...]] = (
     (r"(?:CREATE|USE) CATALOG", "SET log = 'host:9092', and topics by their names", "Flink"),
     (
         rf"CREATE (?:OR REPLACE )?STREAM ({_NAME}) (?:WITH \([^;]*?\) )?AS",
-        "CREATE VIEW {0} AS SELECT … for a query with a name, CREATE SINK {0} INTO topic AS SELECT … to write "
-        "a topic",
+        "CREATE VIEW {0} AS SELECT … for a query with a name, or CREATE SINK {0} INTO topic AS SELECT …",
         "ksqlDB",
     ),
     (
@@ -77,7 +76,7 @@ _STATEMENTS: Final[tuple[tuple[str, str, str], ...]] = (
     ),
     (
         r"(?:DROP|ALTER)\b",
-        "CREATE: a program describes what there is to be, and a view that it doesn't name any more is dropped",
+        "CREATE: a program describes what there is to be, and a view that it doesn't name is dropped",
         "",
     ),
     (r"REFRESH\b", "CREATE: each batch keeps views up to date", "PostgreSQL"),
