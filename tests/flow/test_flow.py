@@ -43,7 +43,7 @@ MISTAKES: list[tuple[Callable[[], object], type[UserError], str]] = [
     (lambda: ps.App("no spaces"), FlowError, "a name of letters"),
     (lambda: ps.App("p", spark="spark://h:7077"), FlowError, "state="),
     (lambda: ps.App("p").stream("a b", SCHEMA), FlowError, "a topic name"),
-    (lambda: ps.App("p").stream("a", "user STRNG"), SchemaError, "a type among"),
+    (lambda: ps.App("p").stream("a", "user STRNG"), SchemaError, "(did you mean 'STRING'?)"),
     (lambda: ps.App("p").stream("a", SCHEMA, time=ps.event_time("v")), FlowError, "TIMESTAMP"),
     (lambda: ps.App("p").stream("a", SCHEMA, time=ps.event_time("x")), SchemaError, "'x'"),
     (lambda: ps.App("p").stream("a", SCHEMA, key="tags"), FlowError, "single values"),
