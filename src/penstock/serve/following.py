@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from penstock.errors import QueryError
 from penstock.serve.changes import WEIGHT
+from penstock.serve.texts.names import IN_SCHEMA
 from penstock.serve.views import Answer, Views
 
 __all__ = ["PROGRESSED", "VERSION", "Subscription", "follow", "in_front", "subscription_of"]
@@ -29,10 +30,10 @@ STOP_S: Final = 0.1
 _WORDS: Final = "SUBSCRIBE [TO] view [WITH (PROGRESS)] [FROM VERSION 17] [UNTIL VERSION 20]"
 _BEGIN: Final = re.compile(r"\s*SUBSCRIBE\b", re.IGNORECASE)
 _WHOLE: Final = re.compile(
-    r"""\s*SUBSCRIBE\s+(?:TO\s+)?(?P<name>"(?:[^"]|"")+"|\w+)
+    rf"""\s*SUBSCRIBE\s+(?:TO\s+)?(?:{IN_SCHEMA})?(?P<name>"(?:[^"]|"")+"|\w+)
     (?P<progress>\s+WITH\s*\(\s*PROGRESS\s*\))?
-    (?:\s+FROM\s+VERSION\s+(?P<since>\d{1,18}))?
-    (?:\s+UNTIL\s+VERSION\s+(?P<until>\d{1,18}))?\s*;?\s*""",
+    (?:\s+FROM\s+VERSION\s+(?P<since>\d{{1,18}}))?
+    (?:\s+UNTIL\s+VERSION\s+(?P<until>\d{{1,18}}))?\s*;?\s*""",
     re.IGNORECASE | re.VERBOSE,
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -11,6 +12,7 @@ import pyarrow as pa
 
 from penstock.core.schema import type_text
 from penstock.errors import QueryError
+from penstock.serve.texts.names import IN_SCHEMA
 from penstock.state import LocalStateFiles, StateFiles
 
 __all__ = ["listed", "running_facts"]
@@ -32,6 +34,9 @@ SINKS: Final[dict[str, pa.DataType]] = {
     "last_error": pa.string(),
 }
 """The columns of SHOW SINKS."""
+
+
+_SCHEMA: Final = re.compile(IN_SCHEMA, re.IGNORECASE)
 
 
 class Listable(Protocol):
@@ -75,7 +80,7 @@ def listed(snapshot: Listable, query: str) -> pa.Table | None:
             return pa.Table.from_pylist(rows, pa.schema(SINKS))
         case ["DESCRIBE" | "DESC", _] | ["DESCRIBE" | "DESC", "TABLE" | "VIEW", _]:
             by_lower = {name.lower(): name for name in snapshot.names()}
-            found = by_lower.get(words[-1].lower())
+            found = by_lower.get(_SCHEMA.sub("", words[-1]).lower())
             if found is None:
                 raise snapshot.no_view(words[-1])
             types = {one.name: type_text(one.type) for one in snapshot.schema(found)}

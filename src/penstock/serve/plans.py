@@ -42,13 +42,13 @@ def explained(
     Raises:
         QueryError: it is not one SELECT over the views.
     """
-    analyze = "" if figures is None else "ANALYZE "
     names = snapshot.named(query) if prepare is None else []
     found = snapshot.answer(
-        f"EXPLAIN {analyze}{query}",
+        query,
         rows_max=100,
         memory_bytes_max=memory_bytes_max,
         prepare=prepare or (lambda _: None),
+        explain="EXPLAIN" if figures is None else "EXPLAIN ANALYZE",
     )
     lines = [f"Version {snapshot.version}"]
     for name in names:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-import sqlglot
-from sqlglot import exp
-from sqlglot.tokenizer_core import TokenType
-
-from penstock.errors import QueryError
 from penstock.serve.catalogs import catalog
 from penstock.serve.catalogs.types import type_of
 from penstock.serve.changes import changes
 from penstock.serve.moments import parted
 from penstock.serve.plans import explained, running_figures
+from penstock.serve.texts.parameters import parameter_types
+from penstock.serve.texts.words import substituted
 from penstock.serve.views import Answer, Snapshot, Views
 from penstock.state import LocalStateFiles
 
@@ -68,9 +65,9 @@ def answer(views: Views, question: Question, memory_bytes_max: int) -> Answer:
         named = catalog.plain(query) if is_catalog else query
         text, types = named, [str(one) for one in question.types]
         if question.kind == "columns":
-            columns = _columns(snapshot, query) if prepared is None else prepared.columns()
+            tables = {**_tables(snapshot, query), **({} if prepared is None else prepared.tables())}
             dialect = "duckdb" if prepared is None else "postgres"
-            types = parameter_types(named, question.types, columns, dialect)
+            types = parameter_types(named, question.types, tables, dialect)
             text = substituted(named, [f"CAST(NULL AS {one})" for one in types])
         if prepared is not None and catalog.is_type_tree(text):
             types = ["OID[]"]
@@ -101,113 +98,14 @@ def _figures(views: Views) -> Mapping[str, Any]:
     return running_figures(files.directory) if isinstance(files, LocalStateFiles) else {}
 
 
-def placeholders(query: str) -> Iterator[tuple[int, int, int]]:
-    """Where a query has its parameters: start, end, and the number in `$1`."""
-    try:
-        tokens = sqlglot.tokenize(query, dialect="duckdb")
-    except sqlglot.errors.SqlglotError as error:
-        raise QueryError(f"expected a SELECT; found {query!r}: {error}") from None
-    for one, following in zip(tokens, [*tokens[1:], None], strict=True):
-        is_sign = one.token_type is TokenType.PARAMETER and one.text == "$"
-        if is_sign and following is not None and following.text.isdecimal():
-            yield one.start, following.end + 1, int(following.text)
-
-
-def substituted(query: str, values: Sequence[str]) -> str:
-    """A query with SQL in the places of its parameters.
-
-    Raises:
-        QueryError: there is no value for one.
-
-    >>> substituted("SELECT $1, '$1'", ["CAST('7' AS BIGINT)"])
-    "SELECT CAST('7' AS BIGINT), '$1'"
-    """
-    for start, end, number in reversed(list(placeholders(query))):
-        if not 1 <= number <= len(values):
-            raise QueryError(f"expected parameters from $1 to ${len(values)}; found ${number}")
-        query = query[:start] + values[number - 1] + query[end:]
-    return query
-
-
-def _columns(snapshot: Snapshot, query: str) -> Mapping[str, str]:
-    """The columns of the views that a query names, and what DuckDB calls their types."""
-    found: dict[str, str] = {}
+def _tables(snapshot: Snapshot, query: str) -> Mapping[str, Mapping[str, str]]:
+    """The views that a query names: their columns, and what DuckDB calls their types."""
+    found: dict[str, dict[str, str]] = {}
     lower = query.lower()
     for name in snapshot.names():
         if name.lower() in lower:
+            columns = found.setdefault(name.lower(), {})
             for field in snapshot.schema(name):
                 kind, is_array = type_of(field.type)
-                found[field.name.lower()] = kind.duck + ("[]" if is_array else "")
+                columns[field.name.lower()] = kind.duck + ("[]" if is_array else "")
     return found
-
-
-def parameter_types(
-    query: str,
-    given: Sequence[str | None],
-    columns: Mapping[str, str],
-    dialect: str = "duckdb",
-) -> list[str]:
-    """What DuckDB calls the types of a query's parameters: as given, or as their surroundings show.
-
-    A parameter that is cast has that type; one that is compared with a column or added to one has its.
-    Others are text.
-
-    >>> parameter_types("SELECT $1::int, a FROM t WHERE n > $2 LIMIT $3", [], {"n": "DOUBLE"})
-    ['INT', 'DOUBLE', 'BIGINT']
-    """
-    count = max((number for _, _, number in placeholders(query)), default=0)
-    types = [*given, *[None] * (count - len(given))]
-    if None not in types:
-        return [str(one) for one in types]
-    try:
-        tree = sqlglot.parse_one(query, dialect=dialect)
-    except sqlglot.errors.SqlglotError:
-        return [one or "VARCHAR" for one in types]
-    for node in tree.find_all(exp.Placeholder, exp.Parameter):
-        number = str(node.this if isinstance(node.this, str) else node.this.name)
-        if number.isdecimal() and 0 < int(number) <= count and types[int(number) - 1] is None:
-            types[int(number) - 1] = _surrounding(node, columns)
-    return [one or "VARCHAR" for one in types]
-
-
-def _surrounding(node: exp.Expr, columns: Mapping[str, str]) -> str | None:
-    parent = node.parent
-    child: exp.Expr = node
-    while isinstance(parent, exp.Paren | exp.Neg):
-        child, parent = parent, parent.parent
-    match parent:
-        case exp.Cast():
-            return parent.to.sql("duckdb")
-        case exp.Limit() | exp.Offset():
-            return "BIGINT"
-        case exp.Like() | exp.ILike():
-            return "VARCHAR"
-        case exp.Any():
-            outer = parent.parent
-            other = outer.this if isinstance(outer, exp.Binary) else None
-            kind = _kind(other, columns)
-            return f"{kind or 'VARCHAR'}[]"
-        case exp.Between() | exp.In():
-            return _kind(parent.this, columns)
-        case exp.Binary():
-            return _kind(parent.right if parent.left is child else parent.left, columns)
-    return None
-
-
-def _kind(node: object, columns: Mapping[str, str]) -> str | None:
-    match node:
-        case exp.Column():
-            return columns.get(node.name.lower())
-        case exp.Cast():
-            return node.to.sql("duckdb")
-        case exp.Count() | exp.Length():
-            return "BIGINT"
-        case exp.Literal():
-            return "VARCHAR" if node.is_string else "BIGINT" if node.is_int else "DOUBLE"
-        case (
-            exp.Paren() | exp.Neg() | exp.Sum() | exp.Min() | exp.Max() | exp.Lower() | exp.Upper()
-        ):
-            return _kind(node.this, columns)
-        case exp.Add() | exp.Sub() | exp.Mul():
-            return _kind(node.left, columns) or _kind(node.right, columns)
-    return None

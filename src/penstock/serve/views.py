@@ -26,10 +26,12 @@ from penstock.expr.duck import add_functions, confine, known
 from penstock.ops import operator_from_spec
 from penstock.serve.arrivals import Arrivals, wait_for
 from penstock.serve.carets import one_select, pointed
+from penstock.serve.characters import add_function
 from penstock.serve.listings import listed
 from penstock.serve.moments import AsOf, parted
 from penstock.serve.parts import ViewPart
 from penstock.serve.places import newest, open_store, status_of
+from penstock.serve.texts.names import names_schema, open_schema, register, with_quotes
 from penstock.state import StateFiles
 
 # DuckDB and sqlglot are imported where they are used: what lists or copies views needs none.
@@ -395,6 +397,7 @@ class Snapshot:
         rows_max: int,
         memory_bytes_max: int,
         prepare: Callable[[duckdb.DuckDBPyConnection], None] | None = None,
+        explain: str = "",
     ) -> Answer:
         """The first rows of what `sql` gives, in bounded memory.
 
@@ -404,6 +407,7 @@ class Snapshot:
                 columns alone.
             memory_bytes_max: that DuckDB may use, which then spills nothing to disk.
             prepare: makes other tables that the query names.
+            explain: `EXPLAIN` or `EXPLAIN ANALYZE`, whose answer is wanted instead.
 
         Raises:
             QueryError: as `sql`.
@@ -421,7 +425,7 @@ class Snapshot:
         rows = 0
         try:
             with_rows = rows_max > 0 or "pivot" in query.lower()  # its columns are in the rows
-            with self._asked(query, settings, prepare, with_rows=with_rows) as relation:
+            with self._asked(query, settings, prepare, explain, with_rows=with_rows) as relation:
                 if rows_max == 0:
                     # Its columns alone would do, but limit() gives two of one name different names.
                     columns = relation.limit(0).to_arrow_table().rename_columns(relation.columns)
@@ -452,6 +456,7 @@ class Snapshot:
         query: str,
         settings: Mapping[str, str],
         prepare: Callable[[duckdb.DuckDBPyConnection], None] | None = None,
+        explain: str = "",
         *,
         with_rows: bool = True,
     ) -> Iterator[duckdb.DuckDBPyRelation]:
@@ -466,7 +471,12 @@ class Snapshot:
         with duckdb.connect(":memory:") as con:
             for name, value in settings.items():
                 con.execute(f"SET {name} = {value}")
+            query = with_quotes(con, query)
+            in_schema = names_schema(query)
+            if in_schema:
+                open_schema(con)
             add_functions(con, query if prepare is None else None)
+            add_function(con, query)
             if prepare is None:
                 confine(con)
                 names = self._views_of(con, query)
@@ -474,7 +484,7 @@ class Snapshot:
                 names = [name for name in self.names() if name.lower() in query.lower()]
             for name in names:
                 rows = self.table(name) if with_rows else self.schema(name).empty_table()
-                con.register(name, known(rows))
+                register(con, name, known(rows), in_schema=in_schema)
             try:
                 if prepare is not None:
                     prepare(con)
@@ -482,7 +492,7 @@ class Snapshot:
             except duckdb.OutOfMemoryException as error:
                 raise MemoryError(str(error)) from None
             try:
-                yield con.sql(query)
+                yield con.sql(f"{explain} {query}" if explain else query)
             except MemoryError:
                 raise
             except duckdb.OutOfMemoryException as error:

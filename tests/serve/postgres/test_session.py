@@ -20,7 +20,7 @@ from penstock.serve.catalogs.types import encode_column, literal, type_named, ty
 from penstock.serve.following import Subscription
 from penstock.serve.postgres.commands import split, words_of
 from penstock.serve.postgres.session import STATEMENTS_MAX, Session
-from penstock.serve.questions import substituted
+from penstock.serve.texts.words import substituted
 
 TOLD = {"application_name": "first"}
 

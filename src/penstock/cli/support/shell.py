@@ -142,6 +142,7 @@ class TopicTables:
         import duckdb
 
         from penstock.expr.duck import add_functions, confine
+        from penstock.serve.texts.names import with_quotes
 
         names = [name for name in self.names() if name.lower() in query.lower()]
         with duckdb.connect(":memory:") as con:
@@ -150,7 +151,7 @@ class TopicTables:
             add_functions(con, query)
             confine(con)
             try:
-                found: pa.Table = con.sql(query).to_arrow_table()
+                found: pa.Table = con.sql(with_quotes(con, query)).to_arrow_table()
             except (duckdb.Error, AttributeError) as error:
                 known = known_names(self.names())
                 raise QueryError(

@@ -22,15 +22,16 @@ from sqlglot import exp
 
 from penstock.errors import QueryError
 from penstock.serve.catalogs import constraints
+from penstock.serve.catalogs.functions import CALLABLE, CALLS, DEFINITIONS
+from penstock.serve.catalogs.presets import keyword_rows, setting_rows
 from penstock.serve.catalogs.types import type_of
+from penstock.serve.texts.words import read
 
 if TYPE_CHECKING:
     from penstock.serve.views import Snapshot
 
-__all__ = ["Catalog", "is_about", "is_type_tree", "plain", "server_version"]
+__all__ = ["Catalog", "is_about", "is_type_tree", "plain"]
 
-SERVER_VERSION: Final = "16.0"
-"""Whose catalogs these are: clients choose their queries by it."""
 FIRST_OID: Final = 16384
 """Of the first view; lower numbers are PostgreSQL's own."""
 PUBLIC, PG_CATALOG, INFORMATION, OWNER, DATABASE, HEAP = 2200, 11, 13000, 10, 5, 2
@@ -63,87 +64,21 @@ def is_type_tree(query: str) -> bool:
     return "typeinfo_tree" in query
 
 
-def server_version() -> str:
-    """What `SELECT version()` answers."""
-    return f"PostgreSQL {SERVER_VERSION} (Penstock)"
-
-
 def is_about(query: str) -> bool:
     """Whether a query may be about catalogs: it names one, or a function of PostgreSQL's, not in a text."""
     named = _TEXT.sub("''", query)
-    return _ABOUT.search(named) is not None or _CALLS.search(named) is not None
+    return _ABOUT.search(named) is not None or CALLS.search(named) is not None
 
 
 @functools.cache
 def _known() -> dict[str, Any]:
     content: dict[str, Any] = orjson.loads((Path(__file__).parent / "catalog.json").read_bytes())
+    content["pg_catalog"][KEYWORDS] = (
+        '"word" VARCHAR, "catcode" VARCHAR, "barelabel" BOOLEAN, "catdesc" VARCHAR, "baredesc" VARCHAR'
+    )
     return content
 
 
-MACROS: Final = {
-    "version()": f"'{server_version()}'",
-    "current_database()": "'penstock'",
-    "current_catalog()": "'penstock'",
-    "current_schema()": "'public'",
-    "current_user()": "'penstock'",
-    "session_user()": "'penstock'",
-    "current_schemas(x)": "CASE WHEN x THEN ['pg_catalog', 'public'] ELSE ['public'] END",
-    "current_setting(x, y := FALSE)": (
-        "CASE lower(x) WHEN 'server_version_num' THEN '160000' WHEN 'server_version' THEN "
-        f"'{SERVER_VERSION}' WHEN 'search_path' THEN 'public' WHEN 'timezone' THEN 'UTC' "
-        "WHEN 'standard_conforming_strings' THEN 'on' WHEN 'server_encoding' THEN 'UTF8' "
-        "WHEN 'transaction_read_only' THEN 'on' WHEN 'max_index_keys' THEN '32' END"
-    ),
-    "set_config(x, y, z)": "y",
-    "format_type(t, m)": (
-        "CASE WHEN t = 1700 AND m > 4 THEN 'numeric(' || ((m - 4) // 65536) || ',' || "
-        "((m - 4) % 65536) || ')' ELSE (SELECT any_value(format_name) FROM pgc.type_names "
-        "WHERE type_oid = t) END"
-    ),
-    "regclass_oid(x)": (
-        "coalesce(TRY_CAST(CAST(x AS VARCHAR) AS BIGINT), (SELECT any_value(oid) FROM pgc.pg_class "
-        "WHERE relname = replace(regexp_replace(CAST(x AS VARCHAR), '^(public|pg_catalog)\\.', ''), "
-        "'\"', '')))"
-    ),
-    "regclass_name(x)": (
-        "coalesce((SELECT any_value(relname) FROM pgc.pg_class WHERE "
-        "oid = TRY_CAST(CAST(x AS VARCHAR) AS BIGINT)), CAST(x AS VARCHAR))"
-    ),
-    "regtype_oid(x)": (
-        "coalesce(TRY_CAST(CAST(x AS VARCHAR) AS BIGINT), (SELECT any_value(type_oid) FROM "
-        "pgc.type_names WHERE type_name = lower(CAST(x AS VARCHAR)) OR format_name = lower(CAST(x "
-        "AS VARCHAR))))"
-    ),
-    "regtype_name(x)": (
-        "coalesce((SELECT any_value(format_name) FROM pgc.type_names WHERE "
-        "type_oid = TRY_CAST(CAST(x AS VARCHAR) AS BIGINT)), CAST(x AS VARCHAR))"
-    ),
-    "to_regclass(x)": (
-        "(SELECT any_value(oid) FROM pgc.pg_class WHERE relname = replace(regexp_replace("
-        "CAST(x AS VARCHAR), '^(public|pg_catalog)\\.', ''), '\"', ''))"
-    ),
-    "to_regtype(x)": (
-        "(SELECT any_value(type_oid) FROM pgc.type_names WHERE type_name = lower(x) OR "
-        "format_name = lower(x))"
-    ),
-    "pg_get_userbyid(x)": "'penstock'",
-    "pg_encoding_to_char(x)": "'UTF8'",
-    "pg_backend_pid()": "0",
-    "pg_is_in_recovery()": "FALSE",
-    "pg_my_temp_schema()": "0",
-    "pg_postmaster_start_time()": "CAST('2026-01-01 00:00:00+00' AS TIMESTAMPTZ)",
-    "pg_size_pretty(x)": "CAST(x AS VARCHAR) || ' bytes'",
-    "quote_ident(x)": (
-        "CASE WHEN regexp_full_match(x, '[a-z_][a-z0-9_$]*') THEN x ELSE '\"' || "
-        "replace(x, '\"', '\"\"') || '\"' END"
-    ),
-    "_pg_expandarray(a)": "unnest([{'x': v, 'n': i} for v, i in a])",
-    "array_lower(x, d)": "CASE WHEN len(x) > 0 THEN 1 END",
-    "array_upper(x, d)": "CASE WHEN len(x) > 0 THEN len(x) END",
-    "txid_current()": "0",
-    "age(x)": "0",
-}
-"""Functions of PostgreSQL's that DuckDB lacks or answers for itself."""
 _ARRAY_TYPES: Final = """
     SELECT t.oid, 'pg_catalog' AS ns, t.typname AS name, 'b' AS kind, CAST(NULL AS BIGINT) AS basetype,
         t.typelem AS elemtype, e.typdelim AS elemdelim, CAST(NULL AS BIGINT) AS range_subtype,
@@ -153,47 +88,11 @@ _ARRAY_TYPES: Final = """
     FROM pgc.pg_type AS t JOIN pgc.pg_type AS e ON e.oid = t.typelem
 """
 """What asyncpg asks for with a recursive query of a hundred lines, before it reads an array."""
+KEYWORDS: Final = "pg_get_keywords"
+_RELATIONS: Final = {KEYWORDS: KEYWORDS, "pg_show_all_settings": "pg_settings"}
+"""Functions that give the rows of a relation."""
 _EMPTY_TABLES: Final = frozenset(
     {"pg_partition_ancestors", "pg_get_publication_tables", "pg_options_to_table", "aclexplode"}
-)
-_NULLS: Final = {
-    "pg_get_expr": 3, "pg_get_indexdef": 3, "pg_get_constraintdef": 2, "pg_get_viewdef": 2,
-    "pg_get_partkeydef": 1, "pg_get_functiondef": 1, "pg_get_triggerdef": 2, "pg_get_ruledef": 2,
-    "pg_get_statisticsobjdef_columns": 1, "obj_description": 2, "col_description": 2,
-    "shobj_description": 2, "pg_tablespace_location": 1, "inet_server_addr": 0, "inet_client_addr": 0,
-    "pg_get_serial_sequence": 2, "pg_get_function_arguments": 1, "pg_get_function_result": 1,
-    "pg_get_function_identity_arguments": 1, "pg_get_partition_constraintdef": 1,
-    "pg_options_to_table": 1, "pg_sequence_last_value": 1, "pg_conf_load_time": 0,
-}  # fmt: skip
-_ZEROS: Final = {
-    "pg_relation_size": 2, "pg_total_relation_size": 1, "pg_table_size": 1, "pg_indexes_size": 1,
-    "pg_database_size": 1,
-}  # fmt: skip
-_TRUES: Final = {
-    "pg_table_is_visible": 1, "pg_type_is_visible": 1, "pg_function_is_visible": 1,
-    "pg_statistics_obj_is_visible": 1, "pg_opclass_is_visible": 1, "pg_collation_is_visible": 1,
-    "has_table_privilege": 3, "has_schema_privilege": 3, "has_database_privilege": 3,
-    "has_any_column_privilege": 3, "has_column_privilege": 4, "has_function_privilege": 3,
-    "pg_relation_is_publishable": 1, "pg_has_role": 3, "row_security_active": 1, "has_sequence_privilege": 3,
-}  # fmt: skip
-
-
-def _macros() -> dict[str, str]:
-    """By name: the macros' DDL, with as many arguments as anyone gives."""
-    found = {text.partition("(")[0]: f"{text} AS {body}" for text, body in MACROS.items()}
-    for fixed, names in (("NULL", _NULLS), ("0", _ZEROS), ("TRUE", _TRUES)):
-        for name, count in names.items():
-            value = "CAST(NULL AS VARCHAR)" if fixed == "NULL" else fixed
-            arguments = ", ".join(f"a{i} := NULL" for i in range(count))
-            found[name] = f"{name}({arguments}) AS {value}"
-    return found
-
-
-_MACROS: Final = _macros()
-_DEFINITIONS: Final = frozenset({"pg_get_constraintdef", "pg_get_indexdef"})
-_OWN_MEANING: Final = "age"  # DuckDB has it, of times: it says nothing about catalogs
-_CALLS: Final = re.compile(
-    rf"\b({'|'.join(re.escape(one) for one in _MACROS if one != _OWN_MEANING)})\s*\(", re.IGNORECASE
 )
 
 
@@ -205,14 +104,15 @@ class Catalog:
         self._named: set[tuple[str, str]] = set()
         self._functions: set[str] = set()
 
-    def columns(self) -> Mapping[str, str]:
-        """The columns of all relations, and what DuckDB calls their types; for parameters."""
-        found: dict[str, str] = {}
+    def tables(self) -> Mapping[str, Mapping[str, str]]:
+        """All relations: their columns, and what DuckDB calls their types; for parameters."""
+        found: dict[str, dict[str, str]] = {}
         for relations in (_known()[one] for one in SCHEMAS):
-            for ddl in relations.values():
+            for relation, ddl in relations.items():
+                columns = found.setdefault(relation, {})
                 for column in ddl.split(", "):
                     name, _, kind = column.rpartition(" ")
-                    found.setdefault(name.strip('"'), kind)
+                    columns.setdefault(name.strip('"'), kind)
         return found
 
     def rewritten(self, query: str) -> str:
@@ -225,7 +125,7 @@ class Catalog:
             self._named.add(("pg_catalog", "pg_type"))
             return _ARRAY_TYPES
         try:
-            trees = sqlglot.parse(query, dialect="postgres")
+            trees = read(query, "postgres", lambda name: name != "TO_CHAR")
         except sqlglot.errors.SqlglotError as error:
             raise QueryError(
                 f"expected a SELECT; found {query!r}: {str(error).splitlines()[0]}"
@@ -245,7 +145,12 @@ class Catalog:
 
     def _place(self, table: exp.Table, ctes: set[str]) -> None:
         name, schema = table.name.lower(), table.db.lower()
-        if isinstance(table.this, exp.Anonymous | exp.Func):
+        called = table.this.name.lower() if isinstance(table.this, exp.Anonymous) else ""
+        if called in _RELATIONS:
+            name, schema = _RELATIONS[called], "pg_catalog"
+            if not table.alias:
+                table.set("alias", exp.TableAlias(this=exp.to_identifier(called)))
+        elif isinstance(table.this, exp.Anonymous | exp.Func):
             table.set("db", None)
             if table.this.name.lower() in _EMPTY_TABLES:
                 nothing = sqlglot.parse_one("(SELECT CAST(NULL AS BIGINT) WHERE FALSE)")
@@ -298,7 +203,7 @@ class Catalog:
                 node.name.lower() == "user" and not node.table and not node.this.quoted
             ):
                 return self._call("current_user", [])
-            case exp.Anonymous() if node.name.lower() in _MACROS:
+            case exp.Anonymous() if node.name.lower() in CALLABLE:
                 return self._call(node.name.lower(), node.expressions)
             case exp.Anonymous() if node.name.lower() in (
                 "json_build_object",
@@ -359,7 +264,7 @@ class Catalog:
         """Makes what the rewritten query needs."""
         for schema in SCHEMAS.values():
             con.execute(f"CREATE SCHEMA {schema}")
-        bodies = " ".join(_MACROS[name] for name in self._functions)
+        bodies = " ".join(CALLABLE[name] for name in self._functions)
         if "type_names" in bodies:
             names = ("type_oid", "type_name", "format_name")
             rows = [dict(zip(names, (*t[:2], t[-1]), strict=True)) for t in _known()["types"]]
@@ -381,10 +286,10 @@ class Catalog:
             con.execute(f"CREATE MACRO own_{self._macro(name)}")
 
     def _macro(self, name: str) -> str:
-        if name not in _DEFINITIONS:
-            return _MACROS[name]
+        if name not in DEFINITIONS:
+            return CALLABLE[name]
         of_constraint, of_index = constraints.definitions(self._snapshot)
-        arguments = _MACROS[name].partition(" AS ")[0]
+        arguments = CALLABLE[name].partition(" AS ")[0]
         return f"{arguments} AS {of_index if name == 'pg_get_indexdef' else of_constraint}"
 
 
@@ -535,12 +440,14 @@ def _columns(snapshot: Snapshot) -> list[dict[str, Any]]:
     return found
 
 
-def _settings(_: Snapshot) -> list[dict[str, Any]]:
-    known = {
-        "server_version": SERVER_VERSION, "server_version_num": "160000",
-        "standard_conforming_strings": "on", "max_index_keys": "32", "TimeZone": "UTC",
-    }  # fmt: skip
-    return [{"name": name, "setting": value} for name, value in known.items()]
+def _statistics(snapshot: Snapshot) -> list[dict[str, Any]]:
+    """What was done with each view. Nobody counts it: all is 0, as after a reset."""
+    columns = _known()["pg_catalog"]["pg_stat_all_tables"].split(", ")
+    counts = {one.split('"')[1]: 0 for one in columns if one.endswith(" BIGINT")}
+    return [
+        {**counts, "relid": FIRST_OID + number, "schemaname": "public", "relname": view}
+        for number, view in enumerate(snapshot.names())
+    ]
 
 
 _OWNER: Final = {
@@ -553,7 +460,10 @@ _ROWS: Final[dict[tuple[str, str], Rows]] = {
     ("pg_catalog", "pg_class"): _classes,
     ("pg_catalog", "pg_attribute"): _attributes,
     ("pg_catalog", "pg_type"): _types,
-    ("pg_catalog", "pg_settings"): _settings,
+    ("pg_catalog", "pg_settings"): lambda _: setting_rows(),
+    ("pg_catalog", "pg_stat_all_tables"): _statistics,
+    ("pg_catalog", "pg_stat_user_tables"): _statistics,
+    ("pg_catalog", KEYWORDS): lambda _: keyword_rows(_known()["keywords"]),
     ("pg_catalog", "pg_tables"): lambda s: [
         {"schemaname": "public", "tablename": name, "tableowner": "penstock"} for name in s.names()
     ],

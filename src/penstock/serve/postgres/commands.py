@@ -5,18 +5,15 @@ from __future__ import annotations
 import re
 from typing import Final, Literal, NamedTuple
 
+from penstock.serve.texts.words import COMMENT, DOLLARS, ESCAPED, QUOTED
+
 __all__ = ["Refused", "is_empty", "split", "words_of"]
 
-# What isn't closed goes to the end. So no pattern looks twice at the same text, however long it is.
-_COMMENT: Final = r"--[^\n]*+|/\*.*?(?:\*/|\Z)"
-_QUOTED: Final = r"""'(?:[^']|'')*+(?:'|\Z)|"(?:[^"]|"")*+(?:"|\Z)"""
-_ESCAPED: Final = r"""(?<!\w)[eE]'(?:[^'\\]|\\.|'')*+(?:'|\Z)"""
-_DOLLARS: Final = r"(?<![\w$])\$((?:[^\W\d]\w*)?)\$.*?(?:\$\1\$|\Z)"
-_PART: Final = re.compile(f"{_ESCAPED}|{_QUOTED}|{_DOLLARS}|{_COMMENT}|;", re.DOTALL)
-_NOTHING: Final = re.compile(rf"(?:[\s;]|{_COMMENT})*+\Z", re.DOTALL)
-_WORD: Final = re.compile(rf"{_COMMENT}|({_QUOTED}|[\w.]+|[^\s\w])", re.DOTALL)
+_PART: Final = re.compile(f"{ESCAPED}|{QUOTED}|{DOLLARS}|{COMMENT}|;", re.DOTALL)
+_NOTHING: Final = re.compile(rf"(?:[\s;]|{COMMENT})*+\Z", re.DOTALL)
+_WORD: Final = re.compile(rf"{COMMENT}|({QUOTED}|[\w.]+|[^\s\w])", re.DOTALL)
 _EXPLAIN: Final = re.compile(
-    rf"(?:\s|{_COMMENT})*+EXPLAIN\b\s*(?:\((?!\s*(?:SELECT|WITH|VALUES|TABLE|FROM)\b)(?P<options>[^()]*)\)"
+    rf"(?:\s|{COMMENT})*+EXPLAIN\b\s*(?:\((?!\s*(?:SELECT|WITH|VALUES|TABLE|FROM)\b)(?P<options>[^()]*)\)"
     r"|(?P<analyze>ANALY[ZS]E\b)?\s*(?:VERBOSE\b)?)\s*",
     re.IGNORECASE | re.DOTALL,
 )

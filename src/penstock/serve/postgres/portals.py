@@ -79,8 +79,8 @@ def columns_of(answer: Answer, portal: Portal) -> list[Column]:
 
 
 def kinds_of(columns: Sequence[Column]) -> list[tuple[str, int]]:
-    """Names and types, without formats."""
-    return [(one.name, one.oid) for one in columns]
+    """Names and types, without formats. What an expression is called depends on its parameters."""
+    return [(one.name if one.name.isidentifier() else "", one.oid) for one in columns]
 
 
 def described(columns: Sequence[Column] | None) -> bytes:

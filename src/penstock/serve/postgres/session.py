@@ -57,7 +57,8 @@ from penstock.serve.postgres.settings import (
     seconds_of,
 )
 from penstock.serve.postgres.subscribing import columns_question, subscribed
-from penstock.serve.questions import ROWS_ALL, Question, substituted
+from penstock.serve.questions import ROWS_ALL, Question
+from penstock.serve.texts.words import substituted
 from penstock.serve.views import Answer
 
 __all__ = ["Session"]
@@ -251,8 +252,7 @@ class Session:
         values = [literal(data, oids[i], form) for i, (data, form) in enumerate(given)]
         query = statement.query
         if values:
-            _, inner = explaining(query)  # a tokenizer takes what follows EXPLAIN for one word
-            query = query.removesuffix(inner) + substituted(inner, values)
+            query = substituted(query, values)
         self._check_room(len(self._portals), "cursors", len(query))
         self._portals[name] = Portal(query, reader.numbers(2), described=statement.answer)
         return message(b"2")

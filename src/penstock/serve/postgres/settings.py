@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from penstock.serve.catalogs.catalog import SERVER_VERSION
+from penstock.serve.catalogs.presets import SETTINGS as PRESETS
 from penstock.serve.postgres.commands import Refused
 
 __all__ = ["FIXED", "ISOLATIONS", "PINNING", "REPORTED", "SETTINGS", "seconds_of"]
@@ -14,27 +14,7 @@ AFTER_SECONDS: Final = (
     10.0  # how long a statement waits for a write, unless penstock.wait says otherwise
 )
 SETTINGS: Final = {
-    "server_version": SERVER_VERSION,
-    "server_encoding": "UTF8",
-    "client_encoding": "UTF8",
-    "datestyle": "ISO, MDY",
-    "intervalstyle": "postgres",
-    "timezone": "UTC",
-    "integer_datetimes": "on",
-    "standard_conforming_strings": "on",
-    "in_hot_standby": "off",
-    "default_transaction_read_only": "on",
-    "transaction_read_only": "on",
-    "default_transaction_isolation": "read committed",
-    "transaction_isolation": "read committed",
-    "search_path": "public",
-    "application_name": "",
-    "is_superuser": "off",
-    "session_authorization": "penstock",
-    "extra_float_digits": "1",
-    "statement_timeout": "0",
-    "server_version_num": "160000",
-    "max_identifier_length": "63",
+    **PRESETS,
     "penstock.after": "",
     "penstock.wait": f"{AFTER_SECONDS:g}",
     "penstock.version": "",
@@ -50,7 +30,9 @@ REPORTED: Final = {
     "application_name": "application_name", "is_superuser": "is_superuser",
     "session_authorization": "session_authorization", "search_path": "search_path",
 }  # fmt: skip
-FIXED: Final = frozenset({"server_version", "server_encoding", "server_version_num"})
+FIXED: Final = frozenset(
+    {"server_version", "server_encoding", "server_version_num", "max_index_keys"}
+)
 PINNING: Final = ("repeatable read", "serializable")
 ISOLATIONS: Final = ("read uncommitted", "read committed", *PINNING)
 _UNITS_S: Final = {

@@ -1,0 +1,1 @@
+"""Texts of queries: their words, the names and the parameters in them."""
