@@ -101,7 +101,7 @@ def _rows(
     read = {name: env.tables[name] for name in named if name in env.tables}
     labels = columns_of(text, named, env).names  # DuckDB also says what is wrong with the query
     schema: dict[str, object] = {
-        name: {label: _type(table, column) for label, column in table.columns.items()}
+        _as_text(name): {_as_text(label): _type(table, of) for label, of in table.columns.items()}
         for name, table in read.items()
     }
     try:
@@ -164,6 +164,11 @@ def _rewritten(
     if has(exp.SetOperation):
         tree = by_position(tree, env)
     return tree, env
+
+
+def _as_text(name: str) -> str:
+    """A name as sqlglot reads it in a schema, where it is SQL: `@timestamp` would be a parameter."""
+    return name if exp.SAFE_IDENTIFIER_RE.match(name) else quoted(name)
 
 
 def parsed(text: str, dialect: str = "duckdb") -> exp.Expr:
