@@ -240,6 +240,25 @@ def test_a_letter_of_unknown_origin_needs_a_target(address, origin):
         assert dead.replay(Where(), to_topic=origin) == 3
 
 
+def test_an_ordinary_topic_is_refused(address, origin):
+    """By every command: its records would all be letters. A topic of letters may have any name."""
+    with Producer(address) as producer:
+        values, times = pa.array([b"v"] * 3, pa.binary()), np.full(3, NOW_MS, np.int64)
+        producer.send(origin, 0, None, values, times)
+        for command in (["show"], ["list"], ["replay", "--all"]):
+            done = CliRunner().invoke(
+                main, ["dlq", "--broker", address, command[0], origin, *command[1:]]
+            )
+            assert done.exit_code == 1
+            assert f"expected a topic of dead letters; found {origin!r}" in done.stderr
+        with Client(address) as client:
+            client.create_topic(f"{origin}-odd", 1)
+        headers = [[("penstock.reason", b"late")]] * 3
+        producer.send(f"{origin}-odd", 0, None, values, times, headers=headers)
+    with DeadLetters(address, f"{origin}-odd") as dead:
+        assert [one.reason for one in dead.letters()] == ["late"] * 3
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_every_order_of_entries_closes_a_letter_once(seed):
     """Whatever is appended by whomever, and a damaged entry is said so."""

@@ -31,9 +31,8 @@ QUERIES = (
         ONE,
     ),
     (
-        'SELECT "@k", count(*) AS n FROM TUMBLE(logs, "@timestamp", INTERVAL 1 MINUTE) '
-        'GROUP BY window_start, "@k"',
-        {**ONE, "n": 1},
+        'SELECT count(*) AS n FROM TUMBLE(logs, "@timestamp", INTERVAL 1 MINUTE) GROUP BY window_start, "@k"',
+        {"n": 1},
     ),
     ('WITH "@c" AS (FROM logs) SELECT c."a""b" FROM "@c" AS c', {'a"b': "z"}),
 )

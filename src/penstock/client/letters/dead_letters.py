@@ -46,6 +46,8 @@ __all__ = [
 ]
 
 TOPIC_SUFFIX: Final = ".dead-letters"
+SHARE_PREFIX: Final = "dlq."
+"""Of topics of share groups' dead letters, whose records need have no headers (KIP-1191)."""
 REPLAYED_HEADER: Final = "penstock.replayed"
 """Of a replayed record: which dead letter it was, TOPIC/PARTITION/OFFSET."""
 PLAN_LETTERS_MAX: Final = 1_000
@@ -155,6 +157,7 @@ class DeadLetters:
         self._reader = Reader(bootstrap, **settings)
         self._producer = Producer(bootstrap, acks="all", **settings)
         self._ledger = Ledger()
+        self._has_letters = topic.endswith(TOPIC_SUFFIX) or topic.startswith(SHARE_PREFIX)
 
     def __enter__(self) -> DeadLetters:
         return self
@@ -234,7 +237,24 @@ class DeadLetters:
                 end = min(max(mine, default=0) + 1, end)
             if start < end:
                 for records in self._reader.read(self.topic, partition, start, end, missing="skip"):
+                    self._check_letters(records)
                     yield partition, records
+
+    def _check_letters(self, records: Records) -> None:
+        """Refuses a topic by its first records.
+
+        Raises:
+            UserError: they are no dead letters: neither they nor the topic's name say so.
+        """
+        if not self._has_letters:
+            names = (one for row in range(len(records)) for one, _ in header(records, row))
+            if not any(one.startswith(_OWN_PREFIXES) for one in names):
+                raise UserError(
+                    f"expected a topic of dead letters; found {self.topic!r}, whose records don't say why "
+                    "they would be ones. `penstock dlq list` lists the topics of dead letters, and "
+                    f"`penstock consume {self.topic}` prints records"
+                )
+            self._has_letters = True
 
     def _matching(
         self, partition: int, records: Records, where: Where
