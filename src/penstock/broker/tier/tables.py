@@ -9,7 +9,7 @@ A data file holds rows of one partition, in order, so that a stretch of offsets 
 files' bounds. A value that doesn't fit the schema goes to TABLE_dead_letters with its reason; that
 table has its own covered offsets, is written first, and passes over what it has.
 
-Blocking: call it in a thread. Needs pyiceberg (`pip install 'penstock[iceberg]'`).
+Blocking: call it in a thread. Needs pyiceberg, of the extra `iceberg`.
 """
 
 from __future__ import annotations

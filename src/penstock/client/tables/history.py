@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.client.tables.files import TableFile, TableRows, is_plain
+from penstock.core.lazy import how_to_install
 from penstock.core.schema import Schema
 from penstock.errors import CorruptError, SetupError, UserError
 from penstock.formats.rows import OWN_COLUMNS, Rows
@@ -58,7 +59,7 @@ def catalog_loader(uri: str, warehouse: str | None) -> Callable[[], Catalog]:
     except ImportError:
         raise SetupError(
             "expected pyiceberg, which reads and writes Iceberg tables, found none; "
-            "run: pip install 'penstock[iceberg]'"
+            f"run: {how_to_install('iceberg')}"
         ) from None
     properties = {"uri": uri} | ({"warehouse": warehouse} if warehouse else {})
     return lambda: load_catalog("penstock", **properties)

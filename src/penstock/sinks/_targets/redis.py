@@ -16,6 +16,7 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from penstock.core.databases import described
+from penstock.core.lazy import how_to_install
 from penstock.errors import SetupError, UserError
 from penstock.formats.json import encode_rows
 from penstock.sinks._targets.contract import (
@@ -81,7 +82,7 @@ class RedisTarget:
         except ImportError as error:
             raise SetupError(
                 f"expected redis, to talk to Redis; found that it can't be imported ({error}). "
-                "Install it: pip install 'penstock[redis]'"
+                f"Install it: {how_to_install('redis')}"
             ) from None
         self.table = table.partition(":")[0] if "{" in table else table
         self._form, self._value, self._expire_s = table, value, expire_s

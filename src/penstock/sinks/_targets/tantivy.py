@@ -20,6 +20,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.core.lazy import how_to_install
 from penstock.core.schema import TIMESTAMP
 from penstock.errors import SetupError, UserError
 from penstock.sinks._targets.contract import Batch, RefusedError, Rows
@@ -61,7 +62,7 @@ class TantivyTarget:
         except ImportError as error:
             raise SetupError(
                 f"expected tantivy, to write a search index; found that it can't be imported ({error}). "
-                "Install it: pip install 'penstock[search]'"
+                f"Install it: {how_to_install('search')}"
             ) from None
         self._path, self._module = Path(path), module
         self.table = self._path.name.removesuffix(".tantivy")

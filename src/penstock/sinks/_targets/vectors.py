@@ -26,6 +26,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.core.lazy import how_to_install
 from penstock.errors import CorruptError, SetupError, UserError
 from penstock.sinks._targets.contract import Batch, RefusedError, Rows
 from penstock.sinks._targets.lake.folders import Folder
@@ -475,6 +476,6 @@ def _usearch() -> Any:
     except ImportError as error:
         raise SetupError(
             f"expected usearch, to have a vector index; found that it can't be imported ({error}). Install "
-            "it: pip install 'penstock[vector]'"
+            f"it: {how_to_install('vector')}"
         ) from None
     return index

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from penstock.core.lazy import how_to_install
 from penstock.errors import SetupError, UserError
 from penstock.sinks._targets.contract import Batch, Rows
 from penstock.sinks._targets.lake.folders import Folder
@@ -48,7 +49,7 @@ class DeltaTarget:
         except ImportError as error:
             raise SetupError(
                 f"expected deltalake, to write Delta tables; found that it can't be imported ({error}). "
-                "Install it: pip install 'penstock[delta]'"
+                f"Install it: {how_to_install('delta')}"
             ) from None
         self._path, self.pace_s, self._module = Path(path), pace_s, deltalake
         self._errors = deltalake.exceptions

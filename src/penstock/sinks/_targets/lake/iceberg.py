@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.databases import described
+from penstock.core.lazy import how_to_install
 from penstock.errors import SetupError, UserError
 from penstock.sinks._targets.contract import (
     Batch,
@@ -84,7 +85,7 @@ class IcebergTarget:
         except ImportError as error:
             raise SetupError(
                 f"expected pyiceberg, to write Iceberg tables; found that it can't be imported ({error}). "
-                "Install it: pip install 'penstock[iceberg]'"
+                f"Install it: {how_to_install('iceberg')}"
             ) from None
         if "." not in table.strip("."):
             raise UserError(
