@@ -56,7 +56,18 @@ class PenstockError(Exception):
 
 
 class UserError(PenstockError):
-    """The program, the command line or a file of the user's is wrong."""
+    """The program, the command line or a file of the user's is wrong.
+
+    Attributes:
+        in_sql: the message for those who wrote SQL, where it names what Python has; None: the same.
+    """
+
+    in_sql: str | None = None
+
+    def but_in_sql(self, text: str) -> Self:
+        """The same error, with other words for those who wrote SQL."""
+        self.in_sql = text
+        return self
 
 
 class SchemaError(UserError):

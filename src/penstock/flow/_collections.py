@@ -521,6 +521,9 @@ class Table(Collection):
             raise FlowError(
                 f"expected columns that identify the table's rows, to write upserts to {topic!r}; found "
                 f"none among {', '.join(self.schema.names)}. Keep the key in select(…), or use emit='changes'"
+            ).but_in_sql(
+                f"expected columns that identify the query's rows, to write upserts to {topic!r}; found none "
+                f"among {', '.join(self.schema.names)}. Keep the key in SELECT, or write EMIT CHANGES"
             )
         self._write(topic, node, emission, keys, partitions, retention, format, registry)
 

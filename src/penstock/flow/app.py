@@ -80,6 +80,7 @@ class Flow:
         self._views: dict[str, ViewNode] = {}
         self._outputs: dict[str, OutputNode] = {}
         self._places: dict[tuple[str, str], str] = {}
+        self._is_in_sql = False  # whether it has statements of a program in SQL
         #: What queries may name: streams and tables by their topics, views by their names.
         self.named: dict[str, Stream | Table] = {}
 
@@ -280,10 +281,9 @@ class Flow:
             FlowError: nothing would be computed.
         """
         if not self._views and not self._outputs:
-            raise FlowError(
-                "expected at least one view or output; found none. Add app.view(…), or in SQL CREATE "
-                "MATERIALIZED VIEW or CREATE SINK (CREATE VIEW only names a query)"
-            )
+            in_sql = "CREATE MATERIALIZED VIEW or CREATE SINK (CREATE VIEW only names a query)"
+            add = in_sql if self._is_in_sql else "app.view(…)"
+            raise FlowError(f"expected at least one view or output; found none. Add {add}")
         used = {s.topic for s in self._sources.values()}
         overlap = used & self._outputs.keys()
         if overlap:

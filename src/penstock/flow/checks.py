@@ -192,6 +192,9 @@ def check_format(format_: object, registry: object, schema: Schema) -> LineForma
             "expected format='json', 'csv', ps.csv(…), ps.pattern(…) or ps.avro(…); or format='avro', "
             "'json-schema' or 'protobuf' with registry='http://127.0.0.1:8081'; found "
             f"format={format_!r}{detail}"
+        ).but_in_sql(
+            "expected format = 'json', 'csv' or 'pattern'; or 'avro', 'json-schema' or 'protobuf' with "
+            f"registry = 'http://127.0.0.1:8081'; found format = {format_!r}"
         )
     try:
         decoder_for(schema, format_)

@@ -234,6 +234,9 @@ def closed(make: Callable[[Node], Node], node: Node) -> Node:
             raise FlowError(
                 "expected a table with windows, whose closing makes rows final; found one without. "
                 "Window the stream before you aggregate it"
+            ).but_in_sql(
+                "expected a query over windows, whose closing makes rows final; found one without. Aggregate "
+                "over TUMBLE(…), HOP(…) or SESSION(…) in FROM, or leave EMIT ON CLOSE out"
             )
 
 

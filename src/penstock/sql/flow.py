@@ -124,12 +124,13 @@ class SqlFlow(Flow):
         from penstock.sql.statements import PlacedError
         from penstock.sql.text.wording import marked
 
+        self._is_in_sql = True
         for statement in program:
             try:
                 self._run(statement, dialect)
             except (FlowError, SchemaError) as error:
                 what = f"{statement.kind} {statement.name}"
-                place, message = statement.place, str(error)
+                place, message = statement.place, error.in_sql or str(error)
                 if isinstance(error, PlacedError):
                     place = error.place or place
                 elif isinstance(error, PlacedQueryError):
