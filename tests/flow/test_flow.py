@@ -25,6 +25,27 @@ def per_user(stream: Stream) -> ps.Table:
     return stream.window(ps.tumbling("1 minute")).group_by("user").agg(n=ps.count())
 
 
+def test_collections_and_programs_show_their_columns() -> None:
+    """In a REPL: names and types, the key of a table's rows, and all that a program declares."""
+    app = ps.App("p")
+    stream = clicks(app)
+    app.table("users", "id BIGINT NOT NULL, name STRING", key="id")
+    app.view("per_user", stream.group_by("user").agg(n=ps.count()))
+    stream.select(user="user").to("names")
+    columns = "user STRING NOT NULL, v BIGINT, tags ARRAY<STRING>, at TIMESTAMP"
+    assert repr(stream) == f"Stream({columns})"
+    assert repr(app.named["per_user"]) == "Table(user STRING NOT NULL, n BIGINT NOT NULL; key user)"
+    assert repr(app).splitlines() == [
+        "App('p')",
+        f"  stream clicks ({columns})",
+        "  table users (id BIGINT NOT NULL, name STRING; key id)",
+        "  view per_user (user STRING NOT NULL, n BIGINT NOT NULL; key user)",
+        "  output names (user STRING NOT NULL)",
+    ]
+    wide = app.stream("wide", ", ".join(f"c{i} INT" for i in range(200)))
+    assert repr(wide).endswith("c29 INT, … 170 more)")
+
+
 def near(on: Any = "user", within: Any = "1 hour", how: Any = "inner", **renamed: str) -> Stream:
     """A join of two streams of one app."""
     stream = clicks(ps.App("p"))

@@ -52,6 +52,21 @@ def test_many_rows_are_counted_and_some_are_shown() -> None:
     assert "text-align:right" in text
 
 
+def test_a_repl_shows_columns(tmp_path: Path) -> None:
+    """Of committed views, and of a test's view with its number of rows."""
+    run = clicks()
+    views = Views(commit(run, tmp_path / "shop.penstock"))
+    columns = (
+        "window_start TIMESTAMP NOT NULL, window_end TIMESTAMP NOT NULL, user STRING NOT NULL, "
+        "n BIGINT NOT NULL, ms DOUBLE"
+    )
+    assert repr(run.view("per_user")) == f"View('per_user': 3 rows of {columns})"
+    assert repr(views).splitlines() == [
+        f"Views({views.where!r}), version {views.version}",
+        f"  per_user ({columns})",
+    ]
+
+
 def test_committed_views_are_shown(tmp_path: Path) -> None:
     """All of one version, each with its name."""
     views = Views(commit(clicks(), tmp_path / "shop.penstock"))

@@ -94,6 +94,9 @@ class Collection:
     flow: Owner = field(repr=False)
     node: Node = field(repr=False)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({shaping.columns_shown(self.node)})"
+
     @property
     def schema(self) -> Schema:
         """The columns of the rows."""
@@ -179,7 +182,7 @@ class Collection:
         return replace(self, node=self.flow.node(RowStep(self.node, operator, schema)))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Stream(Collection):
     """Rows that are only ever added: events."""
 
@@ -420,7 +423,7 @@ class Stream(Collection):
         return self._then(MapBatches(function, declared, name), declared)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Table(Collection):
     """Rows that are added, changed and removed, such as the content of an aggregate."""
 
@@ -518,13 +521,7 @@ class Table(Collection):
                 )
             node = self.flow.node(shaping.paced(node, keys, every))
         if emission == "upserts" and not keys and not is_one_row(self.node):
-            raise FlowError(
-                f"expected columns that identify the table's rows, to write upserts to {topic!r}; found "
-                f"none among {', '.join(self.schema.names)}. Keep the key in select(…), or use emit='changes'"
-            ).but_in_sql(
-                f"expected columns that identify the query's rows, to write upserts to {topic!r}; found none "
-                f"among {', '.join(self.schema.names)}. Keep the key in SELECT, or write EMIT CHANGES"
-            )
+            raise shaping.no_key(topic, self.schema)
         self._write(topic, node, emission, keys, partitions, retention, format, registry)
 
 

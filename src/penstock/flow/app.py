@@ -35,6 +35,7 @@ from penstock.flow.graph import (
     ancestors,
     function_of,
 )
+from penstock.flow.shaping import columns_shown
 from penstock.flow.times import EventTime, check_time
 from penstock.formats.changelog import ChangelogFormat
 from penstock.formats.lines import LineFormat
@@ -83,6 +84,16 @@ class Flow:
         self._is_in_sql = False  # whether it has statements of a program in SQL
         #: What queries may name: streams and tables by their topics, views by their names.
         self.named: dict[str, Stream | Table] = {}
+
+    def __repr__(self) -> str:
+        parts: list[tuple[str, Node]] = [
+            (f"{'stream' if one.changelog is None else 'table'} {one.topic}", one)
+            for one in self._sources.values()
+        ]
+        parts += [(f"view {one.name}", one.node) for one in self._views.values()]
+        parts += [(f"output {one.topic}", one.node) for one in self._outputs.values()]
+        lines = [f"\n  {name} ({columns_shown(node)})" for name, node in parts]
+        return f"{type(self).__name__}({self.name!r}){''.join(lines)}"
 
     def stream(
         self,

@@ -24,6 +24,7 @@ from penstock.flow.graph import (
     Closed,
     Node,
     RowStep,
+    Source,
     Stateful,
     Union,
     is_one_row,
@@ -44,7 +45,9 @@ __all__ = [
     "broadcast_of",
     "closed",
     "closes",
+    "columns_shown",
     "deduplicate",
+    "no_key",
     "paced",
     "process",
     "top",
@@ -52,7 +55,32 @@ __all__ = [
     "unnest",
 ]
 
+COLUMNS_SHOWN: Final = 30  # of a stream in a message or a REPL
 TOP_MAX: Final = 100_000  # rows of each group: they are sorted whenever one changes
+
+
+def columns_shown(node: Node) -> str:
+    """A node's columns with their types, and the key of its rows, for people."""
+    fields = node.schema.fields
+    text = Schema(fields[:COLUMNS_SHOWN]).text
+    more = len(fields) - COLUMNS_SHOWN
+    if isinstance(node, Source):
+        key = () if node.changelog is None else node.changelog.key
+    else:
+        key = row_key(node) if retracts(node) else ()
+    return (
+        text + (f", … {more} more" if more > 0 else "") + (f"; key {', '.join(key)}" if key else "")
+    )
+
+
+def no_key(topic: str, schema: Schema) -> FlowError:
+    """The error of upserts whose rows nothing identifies."""
+    what = (
+        f"expected columns that identify the table's rows, to write upserts to {topic!r}; found none among "
+        f"{', '.join(schema.names)}. "
+    )
+    error = FlowError(f"{what}Keep the key in select(…), or use emit='changes'")
+    return error.but_in_sql(f"{what}Keep the key in SELECT, or write EMIT CHANGES")
 
 
 def top(node: Node, n: int, by: str | tuple[str, ...], per: str | tuple[str, ...]) -> Stateful:

@@ -93,6 +93,18 @@ class Views:
         """The views' names."""
         return self.snapshot().names()
 
+    def __repr__(self) -> str:
+        from penstock.serve.shown.tables import columns_text
+
+        shown = f"Views({self.where!r})"
+        with contextlib.suppress(PenstockError, OSError):  # a debugger shows whatever there is
+            snapshot = self.snapshot()
+            lines = (
+                f"\n  {one} ({columns_text(snapshot.schema(one))})" for one in snapshot.names()
+            )
+            shown += f", version {snapshot.version}{''.join(lines)}"
+        return shown
+
     def _repr_html_(self) -> str:
         """In a notebook: the views' first rows, of the last committed version."""
         if self.version == 0:

@@ -13,9 +13,11 @@ from typing import Any, Final
 import pyarrow as pa
 
 from penstock.core.rows import python_values, sorted_rows
+from penstock.core.schema import Schema
+from penstock.errors import SchemaError
 from penstock.serve.shown.charts import chart_html
 
-__all__ = ["View", "table_html"]
+__all__ = ["View", "columns_text", "table_html"]
 
 ROWS_SHOWN: Final = 20  # of a table: what fits a screen
 CELL_CHARS_MAX: Final = 80  # of a value: one long value must not hide the others
@@ -32,9 +34,26 @@ class View:
         """The rows as dictionaries, in the order of their columns' values."""
         return sorted_rows(self.table)
 
+    def __repr__(self) -> str:
+        rows = self.table.num_rows
+        columns = columns_text(self.table.schema)
+        return f"View({self.name!r}: {rows:,} row{'' if rows == 1 else 's'} of {columns})"
+
     def _repr_html_(self) -> str:
         """In a notebook: a chart of its windows, and the first rows."""
         return table_html(self.table, self.name, self.keys)
+
+
+def columns_text(schema: pa.Schema) -> str:
+    """Columns with their types, for people.
+
+    >>> columns_text(pa.schema([("n", pa.int64())]))
+    'n BIGINT'
+    """
+    try:
+        return Schema.from_arrow(schema).text
+    except SchemaError:  # not one of ours: a table may be any
+        return ", ".join(f"{one.name} {one.type}" for one in schema)
 
 
 def table_html(
