@@ -311,6 +311,8 @@ def test_the_page_on_sql_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         "newest",
         "last_hour",
         "per_page",
+        "skus",
+        "settings",
     ]
     assert [output.topic for output in graph.outputs] == ["per-minute", "shop.per_name"]
 

@@ -31,6 +31,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.core.partitioner import murmur2_partitions
+from penstock.core.rows import sent_value
 from penstock.core.time import instant_us
 from penstock.engine.driver import Progress
 from penstock.engine.hosts.local import LocalHost
@@ -42,7 +43,7 @@ from penstock.engine.store import Json, Store
 from penstock.engine.tasks import Job
 from penstock.engine.upgrade import Outputs, Upgrade
 from penstock.engine.watermarks import LOOK_EVERY_US
-from penstock.errors import FencedError, FlowError, UserError
+from penstock.errors import FencedError, FlowError
 from penstock.flow import Flow
 from penstock.flow.checks import check_columns, check_duration, check_name, check_number, check_text
 from penstock.flow.graph import Graph, Source
@@ -350,9 +351,9 @@ class Run:
         if "partition" in source.schema.names and partition is not None:
             row, partition = {**row, "partition": partition}, None
         check_columns(tuple(row), source.schema, "send")
+        is_flat = source.changelog is not None and source.changelog.format == "flat"
         for name, value in row.items():
-            if pa.types.is_timestamp(source.schema[name].type):
-                row[name] = _instant(value)
+            row[name] = sent_value(value, source.schema[name].type, json_is_text=is_flat)
         text = _key_text(source, row)
         if partition is None:
             count = self.log.ensure_topic(topic, source.partitions)
@@ -566,7 +567,7 @@ def _key_text(source: Source, row: Mapping[str, Any]) -> str | None:
     if source.changelog is None:
         key = row.get(source.key) if source.key else None
         return None if key is None else str(key)
-    if source.changelog.format != "json" or source.format is not None:
+    if source.changelog.format not in ("json", "flat") or source.format is not None:
         raise FlowError(
             f"expected a topic whose values are rows; found {source.topic!r}, which is read as "
             f"{source.changelog.format}. Use send_raw"
@@ -580,16 +581,6 @@ def _key_text(source: Source, row: Mapping[str, Any]) -> str | None:
 
 def _no_flow(found: object) -> FlowError:
     return FlowError(f"expected a ps.App, such as ps.testing.run(app); found {found!r}")
-
-
-def _instant(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    try:
-        instant_us(value)
-    except UserError:
-        return f"2000-01-01T{value}Z"
-    return value if "T" in value or " " in value or "-" in value else f"2000-01-01T{value}Z"
 
 
 def _bytes(value: str | bytes | None) -> bytes | None:

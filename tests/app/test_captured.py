@@ -112,3 +112,26 @@ def test_a_wrong_sink_is_found_at_its_line_and_column(text) -> None:
         ps.App("shop").sql(HEAD + text)
     assert WRONG_SINKS[text] in str(raised.value)
     assert "pw" not in str(raised.value)
+
+
+def test_a_column_of_json_is_read_from_text(path) -> None:
+    """Of a captured table, rows and envelopes have JSON as text; tests send values."""
+    with sqlite3.connect(path) as sql:
+        sql.execute("CREATE TABLE events (id INTEGER PRIMARY KEY, p TEXT)")
+    app = ps.App("shop")
+    app.sql(
+        f"CREATE TABLE events (id BIGINT PRIMARY KEY, p JSON) FROM SQLITE '{path}';"
+        "CREATE MATERIALIZED VIEW v AS SELECT id, p, p->>'a' AS a FROM events;"
+    )
+    run = ps.testing.run(app)
+    run.send("events", id=1, p={"a": [1, "x"]})
+    run.send("events", id=2, p="text")
+    run.send_raw("events", b'{"id": 3, "p": "{\\"a\\": 1.00}"}', key=b"3")
+    run.send_raw("events", b'{"id": 4, "p": "no JSON"}', key=b"4")
+    assert run.view("v").rows() == [
+        {"id": 1, "p": {"a": [1, "x"]}, "a": '[1,"x"]'},
+        {"id": 2, "p": "text", "a": None},
+        {"id": 3, "p": {"a": 1.0}, "a": "1.0"},
+    ]
+    [letter] = run.dead_letters()
+    assert "expected JSON (any value, or the text of one)" in letter.headers["penstock.reason"]

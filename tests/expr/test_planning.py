@@ -11,6 +11,7 @@ from penstock.core.schema import Schema
 from penstock.errors import SchemaError
 from penstock.expr import compile_expression, expression
 from penstock.expr.duck import connection, known, types_of
+from penstock.expr.typed import with_json
 
 SCHEMA = Schema.parse(
     'k BIGINT, n INT, x STRING, p DECIMAL(9, 2), u UUID, i INTERVAL, b BINARY, t TIME, "at" TIMESTAMP, '
@@ -18,7 +19,8 @@ SCHEMA = Schema.parse(
 )
 SELECTED = (
     "*", "k + 1.5", "NULL", "[]", "[n]", "m['a']", "st", "st.c", "p * p", "sum(k)", "histogram(x)", "u",
-    "CAST(x AS ENUM('a', 'b'))", "CAST(x AS JSON)", "list_transform(l, lambda y: y + 1)", "k, k", "i",
+    "CAST(x AS ENUM('a', 'b'))", "CAST(x AS JSON)", "[{'j': to_json(x)}]", "k, k", "i",
+    "list_transform(l, lambda y: y + 1)",
     "{'a b': l, 'c': {'d': p}}", "CAST(k AS UHUGEINT)", 'CAST("at" AS TIMESTAMP_NS)', "[[m]]", "'1'::BIT",
 )  # fmt: skip
 
@@ -31,7 +33,7 @@ def test_types_are_those_of_an_answer(selected: str) -> None:
     answer = con.sql(query)
     rows: pa.Table = answer.to_arrow_table()
     expected = [
-        (name, type_, str(text))
+        (name, with_json(type_, text), str(text))
         for name, type_, text in zip(answer.columns, rows.schema.types, answer.types, strict=True)
     ]
     con.unregister("given")

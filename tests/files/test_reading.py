@@ -267,3 +267,17 @@ def test_parquet_of_other_programs_is_read(tmp_path: Path) -> None:
     }
     pq.write_table(pa.table(columns), fixed)
     assert rows_in(list(read(fixed, Shape("parquet"), Place()))) == [{"b": "YWJj", "l": [1, 2]}]
+
+
+def test_texts_of_parquet_are_json_where_a_column_is(tmp_path: Path) -> None:
+    """Without a schema texts stay texts, of whatever type Arrow has for them; others than JSON are told."""
+    path = tmp_path / "rows.parquet"
+    texts = pa.array(['{"a": 1}', "12", None], pa.large_string())
+    pq.write_table(pa.table({"p": texts}), path)
+    as_text = [{"p": '{"a": 1}'}, {"p": "12"}, {"p": None}]
+    assert rows_in(list(read(path, Shape("parquet"), Place()))) == as_text
+    declared = Shape("parquet", Schema.parse("p JSON"))
+    assert rows_in(list(read(path, declared, Place()))) == [{"p": {"a": 1}}, {"p": 12}, {"p": None}]
+    pq.write_table(pa.table({"p": ["[", "1"]}), path)
+    with pytest.raises(UnreadableError, match="expected JSON in the column 'p'; found '\\['"):
+        list(read(path, declared, Place()))

@@ -201,6 +201,32 @@ def test_a_truncation_before_deletions_of_all_keys_is_no_change() -> None:
     assert found.bad_rows.tolist() == [2]
 
 
+def test_columns_of_json() -> None:
+    """Debezium and captures have them as text, others as they are; a large value may be missing."""
+    schema = Schema.parse("id INT, p JSON")
+    texts = ['{"a": [1.00, 2]}', '"x"', "null", "__debezium_unavailable_value", "no JSON"]
+    rows = [{"id": i, "p": text} for i, text in enumerate(texts)] + [{"id": 5, "p": {"a": 1}}]
+    expected = ['{"a":[1.00,2]}', '"x"', "null", '"__debezium_unavailable_value"', '{"a":1}']
+    for kind, values in (
+        ("debezium", [{"op": "c", "before": None, "after": one} for one in rows]),
+        ("debezium-precise", [{"payload": {"op": "r", "after": one}} for one in rows]),
+        ("flat", rows),
+    ):
+        found = changes([(None, one) for one in values], kind, schema)
+        assert found.columns.column("p").to_pylist() == expected
+        assert found.bad_rows.tolist() == [4]
+        assert "expected JSON (any value, or the text of one)" in found.reasons[0]
+    for kind, values in (
+        ("json", rows),
+        ("maxwell", [{"type": "insert", "data": one} for one in rows]),
+    ):
+        found = changes([(None, one) for one in values], kind, schema)
+        assert found.columns.column("p").to_pylist() == [
+            *(json.dumps(text) for text in texts),
+            '{"a":1}',
+        ]
+
+
 def test_maxwell() -> None:
     """Each type; an update that changes the key deletes the old one before."""
 

@@ -177,7 +177,7 @@ def test_written_values() -> None:
         ("ENUM('a')", "STRING instead of ENUM"),
         ("ENUM", "STRING instead of ENUM"),
         ("HUGEINT", "DECIMAL(38, 0) instead of HUGEINT"),
-        ("JSON", "instead of JSON"),
+        ("VARIANT", "JSON instead of VARIANT"),
     ],
 )
 def test_types_that_there_are_not(text: str, expected: str) -> None:

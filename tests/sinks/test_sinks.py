@@ -45,7 +45,7 @@ def test_rows_of_all_types_are_kept(place, topic) -> None:
     schema = (
         "id BIGINT NOT NULL, b BOOLEAN, i INT, f FLOAT, d DOUBLE, n DECIMAL(10, 2), t TIMESTAMP, day DATE, "
         "clock TIME, raw BINARY, u UUID, span INTERVAL, list ARRAY<STRING>, lists ARRAY<ARRAY<BIGINT>>, "
-        "s STRUCT<a BIGINT, raw BINARY, u UUID, m MAP<STRING, TIMESTAMP>>"
+        "s STRUCT<a BIGINT, raw BINARY, u UUID, m MAP<STRING, TIMESTAMP>>, p JSON"
     )
     row = {
         "id": 1,
@@ -65,7 +65,8 @@ def test_rows_of_all_types_are_kept(place, topic) -> None:
         "s": {"a": 7, "raw": "AP8="},
     }
     row["s"] |= {"u": row["u"], "m": {"x": "2024-02-29T13:45:30.500Z"}}
-    topic.send(row, {"id": 2})
+    row["p"] = {"a": [12.50, None, "x"], "b": {}}
+    topic.send(row, {"id": 2, "p": 'a "text"'})
     assert follow(place, topic, schema).dead == 0
     [(number, *rest)] = place.rows("SELECT count(*), count(t), count(list), count(u) FROM users")
     assert (number, *rest) == (2, 1, 1, 1)
@@ -75,6 +76,11 @@ def test_rows_of_all_types_are_kept(place, topic) -> None:
     assert text == "12.50 a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
     [(struct,)] = place.rows("SELECT s FROM users WHERE id = 1")
     assert (orjson.loads(struct) if isinstance(struct, str) else struct) == row["s"]
+    found = place.rows("SELECT p FROM users ORDER BY id")
+    parsed = [
+        orjson.loads(one) if isinstance(one, str) and one[0] in '{"' else one for (one,) in found
+    ]
+    assert parsed == [row["p"], 'a "text"']
     [(lists,)] = place.rows("SELECT lists FROM users WHERE id = 1")
     assert (orjson.loads(lists) if isinstance(lists, str) else lists) == row["lists"]
 

@@ -182,7 +182,7 @@ class WorldOf(World):
         for table in self.schema.tables:
             self.con.execute(f"DELETE FROM {quoted(table.name)}")
             for row in self.kept[table.name].values():
-                self.con.execute(table.insertion(), list(row.values()))
+                self.con.execute(table.insertion(), table.values(row))
 
 
 def compare(

@@ -184,8 +184,8 @@ MISTAKES = {
     "CREATE STREAM s (x STRING); CREATE VIEW v AS SELECT DISTINCT x COLLATE NOCASE AS y FROM s": "lower(x)",
     "CREATE STREAM s (x BIGINT); CREATE VIEW v AS WITH RECURSIVE r(a) USING KEY (a) AS (SELECT x FROM s "
     "UNION SELECT a FROM r) SELECT a FROM r": "expected WITH RECURSIVE without USING KEY",
-    "CREATE STREAM s (x STRING); CREATE VIEW v AS SELECT s.x, g.key FROM s, json_each(s.x) AS g": (
-        "expected a table, a subquery, UNNEST, generate_series or range; found"
+    "CREATE STREAM s (x STRING); CREATE VIEW v AS SELECT s.x, g.key FROM s, json_tree(s.x) AS g": (
+        "expected a table, a subquery, UNNEST, generate_series, range or json_each; found"
     ),
     "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT x, ARRAY(SELECT x FROM s o ORDER BY x LIMIT 2) AS l "
     "FROM s": "Write (SELECT list(x ORDER BY x) FROM (SELECT …))",

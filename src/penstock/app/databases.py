@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from penstock.core.schema import Schema
+from penstock.core.schema import JSON, Schema
 from penstock.errors import FlowError, PenstockError, SetupError, UserError
 from penstock.flow import Stream, Table
 from penstock.flow.graph import row_key
@@ -146,7 +146,7 @@ class DatabaseFlow(SqlFlow):
             topic,
             schema,
             key=key,
-            format="debezium" if source.format == "debezium" else "json",
+            format="debezium" if source.format == "debezium" else _format_of(schema),
             time=time,
             partitions=partitions,
         )
@@ -407,3 +407,9 @@ class Running:
         except Exception as error:  # noqa: BLE001 - one that fails holds up nothing else
             sink.done.phase, sink.done.trouble = "failed", str(error)
             _log.error("the sink %s stopped: %s", sink.name, error)
+
+
+def _format_of(schema: str | Schema) -> ChangelogFormat:
+    """How the rows of a captured table are read: "flat" where there is JSON, which others don't differ in."""
+    columns = Schema.parse(schema) if isinstance(schema, str) else schema
+    return "flat" if any(one.type == JSON for one in columns) else "json"

@@ -5,7 +5,7 @@
 A name is an identifier or anything in double quotes. Names that begin with `$` are Penstock's own.
 
 A DECIMAL(p, s) has p digits, s of them after the point. A UUID is its 16 bytes, an INTERVAL a number of
-microseconds (so it has days of 24 hours, and no months).
+microseconds (so it has days of 24 hours, and no months). JSON is the text of any JSON value.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -37,6 +37,8 @@ TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 TIME_OF_DAY: Final = pa.time64("us")
 UUID: Final = pa.binary(16)
 INTERVAL: Final = pa.duration("us")
+JSON: Final = pa.large_string()
+"""A type of Arrow's that nothing else here has: kernels take it as text, expressions know it as JSON."""
 DECIMAL_DIGITS_MAX: Final = 38  # of a DECIMAL: as many as 128 bits hold for certain
 
 _SCALARS: Final[Mapping[str, pa.DataType]] = {
@@ -58,6 +60,7 @@ _SCALARS: Final[Mapping[str, pa.DataType]] = {
     "TIME": TIME_OF_DAY,
     "UUID": UUID,
     "INTERVAL": INTERVAL,
+    "JSON": JSON,
 }
 _CANONICAL: Final[Mapping[pa.DataType, str]] = {
     pa.bool_(): "BOOLEAN",
@@ -72,6 +75,7 @@ _CANONICAL: Final[Mapping[pa.DataType, str]] = {
     TIME_OF_DAY: "TIME",
     UUID: "UUID",
     INTERVAL: "INTERVAL",
+    JSON: "JSON",
 }
 _DECIMAL: Final = frozenset({"DECIMAL", "NUMERIC", "DEC"})
 _NESTED: Final = "ARRAY<type> or type[], STRUCT<name type, …>, MAP<STRING, type>"
@@ -198,6 +202,18 @@ def type_text(type_: pa.DataType) -> str:
             f"found {type_}"
         )
     return _CANONICAL[type_]
+
+
+def holds_json(type_: pa.DataType) -> bool:
+    """Whether values of the type are JSON, or have JSON within them."""
+    found: Any = type_
+    if pa.types.is_list(found):
+        return holds_json(found.value_type)
+    if pa.types.is_struct(found):
+        return any(holds_json(one.type) for one in found)
+    if pa.types.is_map(found):
+        return holds_json(found.item_type)
+    return bool(found == JSON)
 
 
 def _quoted(name: str) -> str:

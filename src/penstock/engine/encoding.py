@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core import keymatch
-from penstock.core.schema import Field, Schema
+from penstock.core.schema import JSON, Field, Schema
 from penstock.flow.graph import OutputNode
 from penstock.formats.avro import AvroEncoder, headed
 from penstock.formats.json import encode_rows
@@ -109,7 +109,11 @@ class _Json:
     def _encoded(rows: pa.Table, index: np.ndarray) -> Any:
         """The rows as JSON; null where the index is -1."""
         there = index >= 0
-        texts = encode_rows(rows.take(pa.array(index[there], pa.int64())))
+        taken = rows.take(pa.array(index[there], pa.int64()))
+        for at, field in enumerate(taken.schema):
+            if field.type == JSON:  # text within an envelope, as Debezium has it
+                taken = taken.set_column(at, field.name, taken.column(at).cast(pa.string()))
+        texts = encode_rows(taken)
         return _array(texts.take(pa.array(np.cumsum(there) - 1, mask=~there))).fill_null("null")
 
 

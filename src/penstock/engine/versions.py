@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from penstock.core.schema import INTERVAL, UUID, type_text
+from penstock.core.schema import INTERVAL, UUID, holds_json, type_text
 from penstock.engine.physical import Physical, Placed
 from penstock.engine.plan import Plan
 from penstock.engine.states.sharing import lent
@@ -286,7 +286,9 @@ def _view_entry(node: Any) -> Json:
             case Select(computed):
                 steps.append({"select": [[name, e.sql] for name, e in computed]})
                 types = {
-                    name: type_text(e.type) for name, e in computed if e.type in (UUID, INTERVAL)
+                    name: type_text(e.type)
+                    for name, e in computed
+                    if e.type in (UUID, INTERVAL) or holds_json(e.type)
                 }
                 steps[-1] |= {"types": types} if types else {}
         node = node.parent

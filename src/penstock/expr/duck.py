@@ -7,12 +7,13 @@ import functools
 import itertools
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from penstock.core.duck import add_functions, borrowed, confine, connection, kept
-from penstock.core.schema import UUID, type_text
+from penstock.core.schema import type_text
+from penstock.expr.typed import extended, with_json
 
 # DuckDB is imported where it is used: most lanes need none, and start sooner.
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ _SQL_TYPES: Final = {
     "TIME": "TIME",
     "UUID": "UUID",
     "INTERVAL": "INTERVAL",
+    "JSON": "JSON",
 }
 SMALL_ROWS_MAX: Final = 2_000
 """Of all tables of a query: with so many, it hardly matters whether they were known before."""
@@ -169,8 +171,9 @@ def _declared(tables: Mapping[str, pa.Schema]) -> str:
 @functools.lru_cache(maxsize=1_024)
 def _arrow_type(name: str) -> pa.DataType:
     """What a type of DuckDB's is in Arrow."""
-    rows: pa.Table = connection().sql(f"SELECT CAST(NULL AS {name}) AS x").to_arrow_table()
-    return rows.schema.types[0]
+    relation = connection().sql(f"SELECT CAST(NULL AS {name}) AS x")
+    rows: pa.Table = relation.to_arrow_table()
+    return with_json(rows.schema.types[0], relation.types[0])
 
 
 def sql_type(type_: pa.DataType) -> str:
@@ -285,7 +288,7 @@ class _Given:
 
     def __init__(self, name: str, schema: pa.Schema) -> None:
         self.name = name
-        self.nothing = schema.empty_table()
+        self.nothing = pa.Table.from_batches([], schema)
         self.rows = self.nothing
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -310,13 +313,9 @@ def _given(con: duckdb.DuckDBPyConnection, number: int, table: pa.Table) -> _Giv
 
 
 def known(rows: pa.Table) -> pa.Table:
-    """Rows whose UUIDs are known as such: by their Arrow type they are bytes."""
+    """Rows whose UUIDs and JSON are known as such: by their Arrow types they are bytes and text."""
     for i, field in enumerate(rows.schema):
-        if field.type == UUID:
-            kind: Any = pa.uuid()
-            chunks: list[Any] = [
-                pa.ExtensionArray.from_storage(kind, c) for c in rows.column(i).chunks
-            ]
-            column = pa.chunked_array(chunks, kind)
-            rows = rows.set_column(i, field.name, column)
+        column = rows.column(i)
+        if (made := extended(column)) is not column:
+            rows = rows.set_column(i, field.name, made)
     return rows

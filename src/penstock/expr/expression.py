@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from penstock.core.names import hint, known_names
-from penstock.core.schema import INTERVAL, TIMESTAMP, UUID, Field, Schema, type_text
+from penstock.core.schema import INTERVAL, TIMESTAMP, UUID, Field, Schema, holds_json, type_text
 from penstock.errors import SchemaError
 from penstock.expr.casts import check_casts
 from penstock.expr.duck import EvaluationError, connection, sql_type, types_of
 from penstock.expr.patterns import check_patterns
 from penstock.expr.purity import check_pure
 from penstock.expr.tree import Call, Column, Tree, tree_of
+from penstock.expr.typed import fitting
 
 # sqlglot is imported where it is used: lanes need none, and start sooner.
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ class Expression:
 
     def typed(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
         """What `sql` gives, as a column of `type`: UUIDs are its bytes, intervals its microseconds."""
+        if holds_json(self.type):
+            return fitting(column, self.type)  # type: ignore[no-any-return]
         if column.type == self.type or self.type not in (UUID, INTERVAL):
             return column
         return column.cast(self.type)
@@ -171,6 +174,8 @@ def _compiled(text: str, schema: Schema) -> Expression:
     """See `compile_expression`: views that are alike compute the same."""
     import sqlglot
     from sqlglot import exp
+
+    from penstock.expr import dialect  # noqa: F401 - what "duckdb" is
 
     refused = (
         exp.AggFunc, exp.Window, exp.Query, exp.Subquery, exp.Alias, exp.Block, exp.Star,
@@ -283,7 +288,7 @@ def _narrow(found: pa.DataType) -> pa.DataType:
         return TIMESTAMP
     if types.is_null(found):
         return pa.string()
-    if types.is_large_string(found) or found == pa.string_view():
+    if found == pa.string_view():
         return pa.string()
     return found
 

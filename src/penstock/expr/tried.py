@@ -54,6 +54,8 @@ def _with_computed(
     import sqlglot
     from sqlglot import exp
 
+    from penstock.expr import dialect  # noqa: F401 - what "duckdb" is
+
     tree = sqlglot.parse_one(query, dialect="duckdb")
     selects = [one for one in tree.find_all(exp.Select) if _reads(one) == tuple(tables)]
     if len(selects) != 1 or tree.find(exp.CTE) is not None:
@@ -146,6 +148,8 @@ def tried_query(query: str) -> str | None:
     """
     import sqlglot
     from sqlglot import exp
+
+    from penstock.expr import dialect  # noqa: F401 - what "duckdb" is
 
     if not query:
         return None

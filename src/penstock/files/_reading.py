@@ -19,11 +19,12 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from penstock.core.keymatch import key_texts
-from penstock.core.schema import TIME_OF_DAY, Schema
+from penstock.core.schema import JSON, TIME_OF_DAY, Schema
 from penstock.errors import UserError
 from penstock.formats.json import JsonDecoder, encode_rows
 from penstock.formats.lines import TextDecoder
 from penstock.formats.members import MemberFinder, Texts
+from penstock.formats.payloads import normalised
 from penstock.wire.columns import gather_column
 
 __all__ = ["FORMATS", "Letter", "NoKeyError", "Piece", "Place", "Shape", "UnreadableError", "read"]
@@ -415,14 +416,38 @@ def _read_parquet(path: Path, shape: Shape, start: Place) -> Iterator[Piece]:
                 if done + len(batch) > start.at:
                     rows = pa.Table.from_batches([batch]).slice(max(start.at - done, 0))
                     rows = _cut_to_micros(rows)
+                    rows = _small_texts(rows)
                     if shape.schema is not None:
-                        rows = rows.cast(shape.schema.arrow)
+                        rows = _as_declared(rows, shape.schema)
                     keys = _keys(rows.column(shape.key)) if shape.key else None
                     end = done + len(batch)
                     yield Piece(keys, _values(rows), (), Place(end, end))
                 done += len(batch)
     except (pa.ArrowException, UserError, ValueError) as error:
         raise UnreadableError(f"expected a Parquet file of rows; found: {error}") from None
+
+
+def _small_texts(rows: pa.Table) -> pa.Table:
+    """Texts as STRING, however many bytes their columns may have: Arrow's other type is JSON here."""
+    for at, field in enumerate(rows.schema):
+        if field.type == JSON:
+            rows = rows.set_column(at, field.name, rows.column(at).cast(pa.string()))
+    return rows
+
+
+def _as_declared(rows: pa.Table, schema: Schema) -> pa.Table:
+    """Rows with the types of a schema; texts of a JSON column are JSON."""
+    for one in schema:
+        if one.type == JSON:
+            at = rows.schema.get_field_index(one.name)
+            made, wrong = normalised(rows.column(at).cast(pa.string()))
+            if wrong.any():
+                found = rows.column(at)[int(np.argmax(wrong))].as_py()
+                raise UnreadableError(
+                    f"expected JSON in the column {one.name!r}; found {found[:60]!r}. Declare it STRING"
+                )
+            rows = rows.set_column(at, one.name, made)
+    return rows.cast(schema.arrow)
 
 
 def _cut_to_micros(rows: pa.Table) -> pa.Table:

@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeVar
 import pyarrow as pa
 
 from penstock.core.names import also_at, built, place
-from penstock.core.schema import Schema, type_text
+from penstock.core.schema import JSON, Schema, type_text
 from penstock.errors import FlowError
 from penstock.expr import Expression, compile_expression
 from penstock.flow._collections import Stream, Table
@@ -130,7 +130,7 @@ class Flow:
         time = check_time(time, columns)
         if key is not None:
             check_text(key, "key", "key='user': the column whose text is the record's key")
-        if key is not None and pa.types.is_nested(columns[key].type):
+        if key is not None and (pa.types.is_nested(columns[key].type) or columns[key].type == JSON):
             raise FlowError(
                 f"expected a key of single values; found {key!r}, {type_text(columns[key].type)}"
             )
@@ -335,6 +335,11 @@ def _check_keys(key: object, columns: Schema) -> tuple[str, ...]:
     for name in names:
         if pa.types.is_list(columns[name].type):
             raise FlowError(f"expected a key of single values; found the array {name!r}")
+        if columns[name].type == JSON:
+            raise FlowError(
+                f"expected a key of single values; found {name!r}, which is JSON. Declare it STRING, if keys "
+                "are texts"
+            )
     return names
 
 

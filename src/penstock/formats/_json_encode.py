@@ -20,11 +20,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.literals import interval_text, uuid_texts
-from penstock.core.schema import INTERVAL, TIME_OF_DAY, UUID
+from penstock.core.schema import INTERVAL, JSON, TIME_OF_DAY, UUID
 from penstock.errors import LimitError, SchemaError, UserError
 from penstock.formats import _json_pieces as kernels
 from penstock.formats import _json_scalar_pieces as scalars
 from penstock.formats._json_text import PADDING
+from penstock.formats.payloads.kernel import check_texts
 
 CHUNK_ROWS: Final = 16_384  # encoded at a time: a chunk's text stays in the processor's cache
 TEXT_BYTES_MAX: Final = 2**31 - 1  # of all rows at once: Arrow's offsets are 32 bits
@@ -42,8 +43,8 @@ def encode_rows(table: pa.Table, *, columns: Sequence[str] | None = None) -> pa.
     r"""Writes one JSON object per row.
 
     Args:
-        table: columns of booleans, numbers, text, instants, dates, times, intervals (ISO 8601), UUIDs, bytes
-            (base64), lists, structs and maps.
+        table: columns of booleans, numbers, text, JSON, instants, dates, times, intervals (ISO 8601), UUIDs,
+            bytes (base64), lists, structs and maps.
         columns: which columns, in which order; None for all whose names don't begin with `$`.
 
     Returns:
@@ -123,11 +124,9 @@ def _pieces(array: Any, name: str) -> _Pieces:
         return _pieces(array.dictionary_decode(), name)
     if isinstance(type_, pa.BaseExtensionType):
         return _pieces(array.storage, name)
-    if (
-        pa.types.is_string(type_)
-        or pa.types.is_large_string(type_)
-        or pa.types.is_string_view(type_)
-    ):
+    if type_ == JSON:
+        return _json_pieces(array)
+    if pa.types.is_string(type_) or pa.types.is_string_view(type_):
         return _text_pieces(array.cast(pa.large_string()))
     if pa.types.is_timestamp(type_) or pa.types.is_date(type_):
         return _time_pieces(array, name)
@@ -282,6 +281,21 @@ def _raw_pieces(texts: Any, array: Any) -> _Pieces:
     pieces = _outputs(len(array), int(at[-1] - at[0]) + 6 * len(array))
     scalars.write_numbers(at, data, _valid(array), False, pieces.ends, pieces.data)  # noqa: FBT003
     return pieces
+
+
+def _json_pieces(array: Any) -> _Pieces:
+    """JSON as it is. Text that isn't any, as no column of this type has, is written as text."""
+    at, data = _text(array)
+    good = np.empty(len(array), np.uint8)
+    check_texts(data, at[:-1].copy(), np.diff(at).astype(np.int32), good)
+    valid = _valid(array)
+    if (good | (valid == 0)).all():
+        pieces = _outputs(len(array), int(at[-1] - at[0]) + 6 * len(array))
+        scalars.write_numbers(at, data, valid, False, pieces.ends, pieces.data)  # noqa: FBT003
+        return pieces
+    is_json: Any = pa.array(good.astype(np.bool_))
+    quoted = _joined(_text_pieces(array)).cast(pa.large_string())
+    return _raw_pieces(pc.if_else(is_json, array, quoted), array)
 
 
 def _map_pieces(array: Any, name: str) -> _Pieces:

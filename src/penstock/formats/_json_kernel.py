@@ -65,6 +65,8 @@ TIMESTAMP: Final = 6
 DATE: Final = 7
 DECIMAL: Final = 9  # of at most 18 digits
 OTHER: Final = 8  # lists: null in the kernel, anything else on the slow path
+JSON: Final = 10  # the text of any value
+EMBEDDED: Final = 11  # the same, or a string that has it
 
 # Columns of the compiled schema, one row per field.
 CODE: Final = 0
@@ -195,7 +197,7 @@ def read_value(buffer, p, end, row, field, fields, slots, lengths, valid, memo):
     if p >= end:
         return -1
     code = fields[field, CODE]
-    if code == STRING and buffer[p] == 34:
+    if buffer[p] == 34 and (code == STRING or code == EMBEDDED):  # noqa: SIM109
         past, length = scan_string(buffer, p + 1, end)
         if past < 0:
             return -1
@@ -211,6 +213,12 @@ def read_value(buffer, p, end, row, field, fields, slots, lengths, valid, memo):
         return p + 4
     if code == STRING:
         return -1
+    if code >= JSON:
+        past = skip_value(buffer, p, end)
+        slots[field, row] = p
+        lengths[fields[field, TEXT_INDEX], row] = past - p
+        valid[field, row] = 1
+        return past
     if code == DECIMAL:
         value, past = read_decimal(buffer, p, end, fields[field, SCALE], fields[field, PRECISION])
     else:

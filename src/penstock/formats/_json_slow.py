@@ -12,20 +12,23 @@ import datetime as dt
 import json
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import date
 from decimal import Decimal
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, cast
 
 import pyarrow as pa
 
 from penstock.core.literals import decimal_of, interval_of, time_of, time_of_text, uuid_of
-from penstock.core.schema import INTERVAL, TIME_OF_DAY, UUID, Schema, type_text
+from penstock.core.schema import INTERVAL, JSON, TIME_OF_DAY, UUID, Schema, holds_json, type_text
 from penstock.core.time import DAY_US, INSTANT_MAX_US, INSTANT_MIN_US, SECOND_US
 from penstock.formats._json_scan import DEPTH_MAX
+from penstock.formats.payloads import PLACEHOLDER
+from penstock.formats.payloads.spelling import compact, items, members
 
 FOUND_MAX: Final = 60
 """Characters of a wrong value that a reason shows; the row itself is kept elsewhere."""
+_EMBEDDED: Final = "JSON (any value, or the text of one)"
 _INTEGER_TEXT_MAX: Final = 20
 """Characters of a 64-bit integer; longer ones aren't converted to compare."""
 
@@ -80,13 +83,28 @@ def shown(value: object) -> str:
 
 
 class RowReader:
-    """Reads rows of one schema."""
+    """Reads rows of one schema.
 
-    def __init__(self, schema: Schema) -> None:
+    Args:
+        schema: that rows must fit.
+        embedded: columns of type JSON that may be strings which have it.
+    """
+
+    def __init__(self, schema: Schema, embedded: Collection[str] = ()) -> None:
         self._fields = [
-            (field.name, field.required, _reader(field.type), _expectation(field.type))
+            (
+                field.name,
+                field.required,
+                _reader(field.type),
+                _EMBEDDED if field.name in embedded else _expectation(field.type),
+            )
             for field in schema
         ]
+        self._spelled = {
+            one.name: _embedded if one.name in embedded else _spelled(one.type)
+            for one in schema
+            if holds_json(one.type)
+        }
 
     def read(self, row: bytes) -> list[Any]:
         """The row's values, one per field, None for NULL.
@@ -101,6 +119,7 @@ class RowReader:
         if type(found) is not dict:
             raise BadRowError(f"expected a JSON object; found {shown(found)}")
         values: list[Any] = []
+        texts = dict(members(row.decode())) if self._spelled else {}
         for name, required, reader, expectation in self._fields:
             value = found.get(name)
             if value is None:
@@ -110,7 +129,8 @@ class RowReader:
                 values.append(None)
                 continue
             try:
-                values.append(reader(value))
+                spelled_reader = self._spelled.get(name)
+                values.append(spelled_reader(texts[name]) if spelled_reader else reader(value))
             except ValueError:
                 raise BadRowError(
                     f"field {name!r}: expected {expectation}; found {shown(value)}"
@@ -300,6 +320,59 @@ def _map(reader: Callable[[Any], Any]) -> Callable[[Any], list[tuple[str, Any]]]
     return read
 
 
+def _json(text: str) -> str:
+    """A valid text as a value of type JSON."""
+    json.dumps(json.loads(text, parse_int=str, parse_float=str), ensure_ascii=False).encode()
+    return compact(text)  # the line above raises where there is half of a surrogate pair
+
+
+def _embedded(text: str) -> str:
+    """The text of a value, or what a string has; `_json` of it."""
+    if not text.startswith('"'):
+        return _json(text)
+    inner: str = json.loads(text)
+    if inner == PLACEHOLDER:
+        return text
+    try:
+        parse(inner.encode())
+    except BadRowError:
+        raise ValueError from None
+    if _depth(inner) >= DEPTH_MAX:  # as in a row
+        raise ValueError
+    return _json(inner)
+
+
+def _spelled(type_: pa.DataType) -> Callable[[str], Any]:
+    """Reads a value with JSON in it from its text, which is valid."""
+    if type_ == JSON:
+        return _json
+    if not holds_json(type_):
+        reader = _reader(type_)
+        return lambda text: reader(_DECODER.decode(text))
+    mark, inner = "{", cast("Any", type_)
+    if pa.types.is_list(type_):
+        mark, item = "[", _spelled(inner.value_type)
+    elif pa.types.is_map(type_):
+        item = _spelled(inner.item_type)
+    else:
+        readers = {one.name: _spelled(one.type) for one in inner}
+
+    def read(text: str) -> Any:
+        if not text.startswith(mark):
+            raise ValueError
+        if pa.types.is_list(type_):
+            return [None if one == "null" else item(one) for one in items(text)]
+        found = dict(members(text))
+        if pa.types.is_map(type_):
+            return [(_string(n), None if one == "null" else item(one)) for n, one in found.items()]
+        return {
+            name: None if found.get(name, "null") == "null" else one(found[name])
+            for name, one in readers.items()
+        }
+
+    return read
+
+
 _BIGINT: Final = _integer(-(2**63), 2**63 - 1)
 _READERS: Final[dict[pa.DataType, Callable[[Any], Any]]] = {
     pa.bool_(): _boolean,
@@ -314,6 +387,7 @@ _READERS: Final[dict[pa.DataType, Callable[[Any], Any]]] = {
     TIME_OF_DAY: _time,
     UUID: _uuid,
     INTERVAL: _interval,
+    JSON: str,  # see `_spelled`
 }
 _EXPECTATIONS: Final[dict[pa.DataType, str]] = {
     pa.bool_(): "true or false",
@@ -330,6 +404,7 @@ _EXPECTATIONS: Final[dict[pa.DataType, str]] = {
     TIME_OF_DAY: "a time as HH:MM:SS, or integer milliseconds since midnight",
     UUID: "a UUID as text",
     INTERVAL: "ISO 8601 such as P1DT2H30M, or integer microseconds",
+    JSON: "any value, but for halves of surrogate pairs",
 }
 
 

@@ -3,10 +3,12 @@
 The rules, by format; a record without a value (a *tombstone*) deletes its key in all of them:
 
 - `json`: the value is the row.
+- `flat`: the same, as `penstock.capture` writes it: strings in columns of type JSON have JSON in them.
 - `debezium`: the value is an envelope `{"op", "before", "after", …}`, be it by itself or as the
   `payload` next to a `schema`. `c`, `r` and `u` are upserts of `after`, `d` deletes the key of `before`,
   or the record's key where there is no `before`. `t`, a truncation, is no change where its header
   `penstock.emptied` says that each key is deleted as well, as `penstock.capture` does it; else it is bad.
+  Strings in columns of type JSON have JSON in them (`io.debezium.data.Json`).
 - `debezium-precise`: the same; decimals are base64 of the unscaled number, big-endian and in two's
   complement, as Debezium writes them by default (`decimal.handling.mode=precise`).
 - `maxwell`: the value is `{"type", "data", "old", …}`. `insert`, `bootstrap-insert` and `update` are upserts
@@ -52,11 +54,12 @@ __all__ = [
     "unscaled_decimals",
 ]
 
-ChangelogFormat: TypeAlias = Literal["json", "debezium", "debezium-precise", "maxwell"]
+ChangelogFormat: TypeAlias = Literal["json", "flat", "debezium", "debezium-precise", "maxwell"]
 FORMATS: Final = get_args(ChangelogFormat)
 
 NEWEST_RECORDS: Final = 100
 """Of a partition, that are read to see which key a topic has before it is followed; the last one counts."""
+_EMBEDDING: Final = ("flat", "debezium", "debezium-precise")
 EMPTIED: Final = "penstock.emptied"
 """A header of truncations behind which there is a deletion of each key."""
 _INSTANTS_US: Final = (INSTANT_MIN_US, INSTANT_MAX_US)
@@ -188,6 +191,7 @@ class ChangelogDecoder:
         format: of the records' values.
         micros: columns of TIMESTAMP and TIME whose integers are microseconds.
         unscaled: columns whose decimals are base64; None: as `format` says.
+        embedded: columns of type JSON whose strings have JSON in them; None: likewise.
     """
 
     def __init__(
@@ -197,13 +201,18 @@ class ChangelogDecoder:
         format: ChangelogFormat,  # noqa: A002
         micros: Collection[str] = (),
         unscaled: Collection[str] | None = None,
+        embedded: Collection[str] | None = None,
     ) -> None:
         self.schema, self.key, self.format = schema, key, format
         if unscaled is None:
             unscaled = schema.names if format == "debezium-precise" else ()
+        if embedded is None:
+            embedded = schema.names if format in _EMBEDDING else ()
         names = key or schema.names[:1]  # a schema has columns; without a key none of them is read
         keys = Schema(tuple(schema[name] for name in names))
-        self._rows, self._keys = (_row_decoder(one, micros, unscaled) for one in (schema, keys))
+        self._rows, self._keys = (
+            _row_decoder(one, micros, unscaled, embedded) for one in (schema, keys)
+        )
         self._olds = JsonDecoder(Schema(tuple(replace(f, required=False) for f in keys)))
         # What is NOT NULL in a row may be NULL in a deletion.
         self._arrow = pa.schema([pa.field(field.name, field.type) for field in schema])
@@ -225,7 +234,7 @@ class ChangelogDecoder:
         self.refuse_wider(gathered, keys, np.arange(len(records)))
         self.delete_by_key(gathered, keys, gone)
         match self.format:
-            case "json":
+            case "json" | "flat":
                 self._upsert(gathered, values, rows)
             case "debezium" | "debezium-precise":
                 self._debezium(gathered, records, values, keys, rows)
@@ -436,13 +445,15 @@ def _quotes(texts: pa.Array, type_: pa.DataType) -> Any:
 
 
 def _row_decoder(
-    schema: Schema, micros: Collection[str], unscaled: Collection[str]
+    schema: Schema, micros: Collection[str], unscaled: Collection[str], embedded: Collection[str]
 ) -> JsonDecoder | _PreciseDecoder:
     decimals = [one.name for one in schema if pa.types.is_decimal(one.type)]
     times = [one.name for one in schema if one.type in (TIMESTAMP, TIME_OF_DAY)]
     decimals = [name for name in decimals if name in unscaled]
     times = [name for name in times if name in micros]
-    return _PreciseDecoder(schema, decimals, times) if decimals or times else JsonDecoder(schema)
+    if decimals or times:
+        return _PreciseDecoder(schema, decimals, times, embedded)
+    return JsonDecoder(schema, embedded=embedded)
 
 
 class _PreciseDecoder:
@@ -452,9 +463,16 @@ class _PreciseDecoder:
         schema: of the rows.
         decimals: columns that are base64 of the unscaled number.
         times: columns that are microseconds.
+        embedded: see `JsonDecoder`.
     """
 
-    def __init__(self, schema: Schema, decimals: Collection[str], times: Collection[str]) -> None:
+    def __init__(
+        self,
+        schema: Schema,
+        decimals: Collection[str],
+        times: Collection[str],
+        embedded: Collection[str],
+    ) -> None:
         self._schema = schema
         self._decimals = [i for i, one in enumerate(schema) if one.name in decimals]
         self._times = [i for i, one in enumerate(schema) if one.name in times]
@@ -463,7 +481,7 @@ class _PreciseDecoder:
             **dict.fromkeys(times, pa.int64()),
         }
         fields = (replace(one, type=types.get(one.name, one.type)) for one in schema)
-        self._decoder = JsonDecoder(Schema(tuple(fields)))
+        self._decoder = JsonDecoder(Schema(tuple(fields)), embedded=embedded)
 
     def decode(self, buffer: np.ndarray, start: np.ndarray, length: np.ndarray) -> Decoded:
         """See `JsonDecoder.decode`."""

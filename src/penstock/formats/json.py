@@ -15,6 +15,7 @@ The rules, whatever a row looks like:
   aren't 0, and p - s before it; it is never rounded. TIME takes `HH:MM:SS.ffffff`, or milliseconds since
   midnight; UUID its text, with or without hyphens; INTERVAL ISO 8601 (`P1DT2H30M`, no months), or
   microseconds.
+- JSON takes any value, whose text it is without the space between its tokens (`penstock.formats.payloads`).
 - STRING takes text; BINARY text in base64; ARRAY<T> an array whose items are T or null; STRUCT<…> an object,
   of which other members are ignored and missing ones are NULL; MAP<STRING, T> any object with members of T.
 
@@ -38,13 +39,15 @@ import pyarrow as pa
 
 from penstock.core import vectors
 from penstock.core.literals import unscaled
-from penstock.core.schema import Field, Schema, type_text
+from penstock.core.schema import JSON, Field, Schema, type_text
 from penstock.errors import LimitError
 from penstock.formats import _json_kernel as kernel
-from penstock.formats._json_encode import arrow_buffer, encode_rows
+from penstock.formats._json_encode import arrow_buffer, bytes_of, encode_rows
 from penstock.formats._json_scan import DEPTH_MAX
 from penstock.formats._json_slow import BadRowError, RowReader
 from penstock.formats._json_text import PADDING, copy_text
+from penstock.formats.payloads import compacted
+from penstock.formats.payloads.kernel import check_texts
 
 __all__ = [
     "DEPTH_MAX",
@@ -67,6 +70,7 @@ _CODES: Final[dict[pa.DataType, int]] = {
     pa.string(): kernel.STRING,
     pa.timestamp("us", "UTC"): kernel.TIMESTAMP,
     pa.date32(): kernel.DATE,
+    JSON: kernel.JSON,
 }
 
 
@@ -104,6 +108,7 @@ class JsonDecoder:
     Args:
         schema: that rows must fit.
         columns: to make of them; None is all. Whether a row fits doesn't depend on it.
+        embedded: columns of type JSON whose strings have JSON in them, as Debezium writes it.
 
     Raises:
         SchemaError: a type that rows can't have.
@@ -118,14 +123,20 @@ class JsonDecoder:
     [7]
     """
 
-    def __init__(self, schema: Schema, columns: Collection[str] | None = None) -> None:
+    def __init__(
+        self,
+        schema: Schema,
+        columns: Collection[str] | None = None,
+        embedded: Collection[str] = (),
+    ) -> None:
         for field in schema:
             type_text(field.type)
         self.schema = schema
         self._wanted = _positions(schema, columns)
         self._arrow = pa.schema([schema.arrow.field(i) for i in self._wanted])
-        self._slow = RowReader(schema)
-        self._fields, self._keys = compiled(schema)
+        self._slow = RowReader(schema, embedded)
+        self._fields, self._keys = compiled(schema, frozenset(embedded))
+        self._embedded = np.flatnonzero(self._fields[:, kernel.CODE] == kernel.EMBEDDED).tolist()
         self._table = key_table(self._fields, self._keys)
 
     def decode(self, buffer: np.ndarray, start: np.ndarray, length: np.ndarray) -> Decoded:
@@ -147,6 +158,8 @@ class JsonDecoder:
                 f"expected as many starts as lengths; found {len(start)}, {len(length)}"
             )
         slots, status = self._read(buffer, start, length)
+        for i in self._embedded:
+            self._check_embedded(buffer, slots, i, status)
         reasons: list[str] = []
         for row in np.flatnonzero(status).tolist():
             try:
@@ -192,6 +205,20 @@ class JsonDecoder:
                 f"found {length[~slow]} bytes at {start[~slow]}"
             )
         return _Slots(values, lengths, valid, bytearray(), {}), status
+
+    def _check_embedded(
+        self, buffer: np.ndarray, slots: _Slots, index: int, status: np.ndarray
+    ) -> None:
+        """Leaves rows to the slow path whose string has something else than JSON."""
+        fits = (status == kernel.OK) & (slots.valid[index] != 0)
+        length = slots.lengths[self._fields[index, kernel.TEXT_INDEX]]
+        length = np.where(fits, length, np.int32(0))
+        name = self.schema.fields[index].name
+        offsets, data = _text(buffer, slots.extra, slots.values[index], length, name)
+        good = np.empty(len(length), np.uint8)
+        at = bytes_of(offsets, np.int32)[:-1].astype(np.int64)
+        check_texts(bytes_of(data, np.uint8), at, length, good)
+        status[fits & (good == 0)] = kernel.SLOW
 
     def _read_slowly(self, buffer: np.ndarray, start: int, length: int) -> list[Any]:
         if length < 0:
@@ -239,11 +266,19 @@ class JsonDecoder:
         bitmap = arrow_buffer(np.packbits(valid, bitorder="little")) if nulls else None
         if code == kernel.DECIMAL:
             return vectors.decimals(values, field.type, valid if nulls else None)
-        if code == kernel.STRING:
+        if code in (kernel.STRING, kernel.JSON, kernel.EMBEDDED):
             lengths = slots.lengths[self._fields[index, kernel.TEXT_INDEX]]
             if chosen is not None:
                 lengths = lengths[chosen]
+            if code == kernel.JSON:
+                _check_size(lengths, field.name)
+                extra = np.frombuffer(slots.extra, np.uint8)
+                return compacted(buffer, extra, values, lengths, bitmap)
             buffers = _text(buffer, slots.extra, values, lengths, field.name)
+            if code == kernel.EMBEDDED:
+                data = bytes_of(buffers[1], np.uint8)
+                at = bytes_of(buffers[0], np.int32)[:-1].astype(np.int64)
+                return compacted(data, data, at, lengths, bitmap)
         else:
             buffers = [arrow_buffer(_fixed(values, code))]
         return pa.Array.from_buffers(field.type, len(values), [bitmap, *buffers], nulls)
@@ -272,20 +307,28 @@ def _text(
     buffer: np.ndarray, extra: bytearray, at: np.ndarray, length: np.ndarray, name: str
 ) -> list[pa.Buffer]:
     """Offsets and data of a string column."""
-    total = int(length.sum(dtype=np.int64))
-    if total > STRING_BYTES_MAX:
-        raise LimitError(
-            f"field {name!r}: expected at most {STRING_BYTES_MAX} bytes of text in one batch; "
-            f"found {total}. Decode fewer rows at a time"
-        )
+    total = _check_size(length, name)
     offsets = np.empty(len(at) + 1, np.int32)
     out = np.empty(total + PADDING, np.uint8)
     copy_text(buffer, np.frombuffer(extra, np.uint8), at, length, offsets, out)
     return [arrow_buffer(offsets), arrow_buffer(out[:total])]
 
 
+def _check_size(length: np.ndarray, name: str) -> int:
+    """The bytes of all texts of a column."""
+    total = int(length.sum(dtype=np.int64))
+    if total > STRING_BYTES_MAX:
+        raise LimitError(
+            f"field {name!r}: expected at most {STRING_BYTES_MAX} bytes of text in one batch; "
+            f"found {total}. Decode fewer rows at a time"
+        )
+    return total
+
+
 @lru_cache(maxsize=256)
-def compiled(schema: Schema) -> tuple[np.ndarray, np.ndarray]:
+def compiled(
+    schema: Schema, embedded: frozenset[str] = frozenset()
+) -> tuple[np.ndarray, np.ndarray]:
     """The schema as the kernel reads it: its fields, and the bytes of their keys; both are only read."""
     fields = np.zeros((len(schema.fields), kernel.FIELD_COLUMNS), np.int64)
     keys = bytearray()
@@ -293,8 +336,10 @@ def compiled(schema: Schema) -> tuple[np.ndarray, np.ndarray]:
     for i, field in enumerate(schema):
         key = b'"' + field.name.encode() + b'":'
         plain = not any(byte < 0x20 or byte in b'"\\' for byte in key[1:-2])
-        is_text = field.type == pa.string()
+        is_text = field.type in (pa.string(), JSON)
         code = _CODES.get(field.type, kernel.OTHER)
+        if code == kernel.JSON and field.name in embedded:
+            code = kernel.EMBEDDED
         scale = precision = 0
         if vectors.is_short_decimal(field.type):
             kind: Any = field.type

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from penstock.client.tables.files import TableFile, TableRows
 from penstock.client.tables.history import LogRows, TopicTable
+from penstock.core.schema import JSON
 from penstock.errors import SetupError
 from penstock.history._stretches import Stretch
 
@@ -43,6 +44,7 @@ _TYPES: Final = {
     pa.float32(): "FLOAT",
     pa.float64(): "DOUBLE",
     pa.string(): "STRING",
+    JSON: "STRING",
     pa.binary(): "BINARY",
     pa.date32(): "DATE",
 }

@@ -25,6 +25,7 @@ from penstock.core.time import DAY_US, INSTANT_MAX_US, INSTANT_MIN_US
 from penstock.errors import FlowError
 from penstock.expr import EvaluationError, Expression
 from penstock.expr.duck import query_tables
+from penstock.expr.typed import cast_given
 from penstock.expr.values import tried, values
 
 __all__ = [
@@ -173,7 +174,7 @@ class MapBatches:
         hidden = [n for n in out.column_names if n.startswith("$")]
         target = [*self.schema.arrow, *(rows.schema.field(n) for n in hidden)]
         try:
-            return out.select([field.name for field in target]).cast(pa.schema(target)), []
+            return cast_given(out.select([one.name for one in target]), pa.schema(target)), []
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
             raise FlowError(
                 f"expected map_batches({_title(self.function)}) to give {self.schema.text}; found "

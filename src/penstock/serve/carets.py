@@ -25,6 +25,8 @@ def one_select(query: str) -> exp.Query:
     import sqlglot
     from sqlglot import exp
 
+    from penstock.expr import dialect  # noqa: F401 - what "duckdb" is
+
     try:
         statements = [s for s in sqlglot.parse(query, "duckdb") if type(s) is not exp.Semicolon]
     except sqlglot.errors.ParseError as error:

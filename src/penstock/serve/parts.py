@@ -19,6 +19,7 @@ from penstock.engine.store import Json
 from penstock.expr import EvaluationError
 from penstock.expr.duck import evaluate
 from penstock.expr.failing import guarded
+from penstock.expr.typed import cast_rows
 from penstock.ops import operator_from_spec
 from penstock.state import StateFiles
 
@@ -88,7 +89,9 @@ def _typed(rows: pa.Table, step: Json) -> pa.Table:
     """What a step gives, with the types that DuckDB has by other names."""
     for name, text in step.get("types", {}).items():
         at = rows.schema.get_field_index(name)
-        rows = rows.set_column(at, name, rows.column(at).cast(Schema.parse(f"x {text}")["x"].type))
+        schema = Schema.parse(f"x {text}").arrow
+        made = cast_rows(rows.select([at]), schema).column(0)
+        rows = rows.set_column(at, name, made)
     return rows
 
 

@@ -23,6 +23,7 @@ from penstock.core.time import instant_text
 from penstock.engine.store import NO_SAVEPOINTS, Json, Store
 from penstock.errors import CorruptError, LimitError, PenstockError, QueryError
 from penstock.expr.duck import add_functions, confine, known
+from penstock.expr.typed import fitting, with_json
 from penstock.ops import operator_from_spec
 from penstock.serve.arrivals import Arrivals, wait_for
 from penstock.serve.carets import one_select, pointed
@@ -400,7 +401,7 @@ class Snapshot:
         if (found := listed(self, query)) is not None:
             return found
         with self._asked(query, {}) as relation:
-            return _plain(relation.to_arrow_table())
+            return _plain(relation.to_arrow_table(), relation)
 
     def answer(
         self,
@@ -451,10 +452,13 @@ class Snapshot:
                     rows += len(batch)
                     if time.monotonic() > counted_until:
                         return Answer(
-                            _plain(pa.Table.from_batches(kept)), None, (), _types(relation)
+                            _plain(pa.Table.from_batches(kept), relation),
+                            None,
+                            (),
+                            _types(relation),
                         )
                 found = pa.Table.from_batches(kept, reader.schema)
-                return Answer(_plain(found), rows, (), _types(relation))
+                return Answer(_plain(found, relation), rows, (), _types(relation))
         except MemoryError as error:
             raise LimitError(
                 f"expected a query that needs at most {memory_bytes_max >> 20} MiB of memory "
@@ -558,9 +562,12 @@ def _types(relation: duckdb.DuckDBPyRelation) -> tuple[str, ...]:
     return tuple(str(one) for one in relation.types)
 
 
-def _plain(rows: pa.Table) -> pa.Table:
-    """DuckDB's 128-bit integers, such as sums of BIGINT, as BIGINT where they fit."""
-    for i, field in enumerate(rows.schema):
+def _plain(rows: pa.Table, relation: duckdb.DuckDBPyRelation) -> pa.Table:
+    """DuckDB's 128-bit integers, such as sums of BIGINT, as BIGINT where they fit; JSON as such."""
+    for i, (field, type_) in enumerate(zip(rows.schema, relation.types, strict=True)):
+        if "JSON" in str(type_):
+            made = fitting(rows.column(i), with_json(field.type, type_))
+            rows = rows.set_column(i, field.name, made)
         if field.type == HUGEINT:
             with contextlib.suppress(pa.ArrowInvalid):
                 rows = rows.set_column(i, field.name, rows.column(i).cast(pa.int64()))

@@ -23,7 +23,7 @@ import pyarrow as pa
 from penstock.client import Client, Producer, Reader
 from penstock.client.schemas import registered_kinds, registered_schemas
 from penstock.core.names import hint
-from penstock.core.schema import Schema
+from penstock.core.schema import JSON, Schema
 from penstock.errors import BrokerError, FencedError, SetupError, UserError
 from penstock.flow.checks import check_changelog
 from penstock.formats.changelog import ChangelogDecoder, ChangelogFormat, Changes
@@ -140,7 +140,8 @@ class Sink:
         columns = Schema.parse(schema) if isinstance(schema, str) else schema
         keys = (key,) if isinstance(key, str) else tuple(key)
         for one in keys:
-            columns[one]  # raises the error that says which there are
+            if columns[one].type == JSON:  # a column that isn't there raises an error as well
+                raise UserError(f"expected a key of single values; found {one!r}, which is JSON")
         # A NULL has no place in a key: some targets refuse it, others would take it for a text.
         columns = Schema(tuple(replace(f, required=f.required or f.name in keys) for f in columns))
         changes, encoded = check_changelog(format, registry)

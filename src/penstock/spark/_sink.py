@@ -31,6 +31,7 @@ from penstock.client import Client, TransactionalProducer
 from penstock.client.groups import GroupAdmin
 from penstock.core.keymatch import key_texts
 from penstock.core.partitioner import murmur2_partitions
+from penstock.core.schema import JSON
 from penstock.errors import LimitError, UserError
 from penstock.formats.json import encode_rows
 from penstock.spark._options import Options
@@ -145,6 +146,9 @@ class _Maker:
         return pa.Table.from_arrays(columns, schema=_RECORDS)
 
     def _whole(self, rows: pa.Table) -> pa.Table:
+        for at, field in enumerate(rows.schema):
+            if field.type == JSON:  # text, to Spark
+                rows = rows.set_column(at, field.name, rows.column(at).cast(pa.string()))
         values: Any = encode_rows(rows)
         keys: Any = pa.nulls(len(rows), pa.large_binary())
         if len(self.keys) == 1:

@@ -173,7 +173,7 @@ class From:
                 return self._loaded(_unwrapped(source))
             case _:
                 raise SchemaError(
-                    "expected a table, a subquery, UNNEST, generate_series or range; found "
+                    "expected a table, a subquery, UNNEST, generate_series, range or json_each; found "
                     f"{source.sql(dialect='duckdb')!r}"
                 )
         return self._scope(named, alias)

@@ -28,7 +28,7 @@ from penstock.sql.rules.names import columns_of, tables_of
 from penstock.sql.rules.pivots import without_pivots
 from penstock.sql.rules.reading import read, with_divisions
 from penstock.sql.rules.temporal import clocks_of, with_bounds, without_bounds
-from penstock.sql.rules.unnesting import with_series
+from penstock.sql.rules.unnesting import with_json_each, with_series
 from penstock.sql.rules.unsupported import check_supported
 from penstock.sql.scope import Environment, Named, NamedTables, Sizes
 from penstock.sql.tables import with_named_columns, with_rows, with_windows
@@ -150,6 +150,8 @@ def _rewritten(
         tree = with_lists(tree)
     if has(exp.GenerateSeries):
         tree = with_series(tree)
+    if has(exp.Anonymous):
+        tree = with_json_each(tree)
     if has(exp.Values):
         tree, env = with_values(tree, env)
     tree = with_rows(tree, env)

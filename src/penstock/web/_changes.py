@@ -25,7 +25,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from penstock.errors import LimitError, PenstockError, QueryError, UserError
-from penstock.serve.shown.values import plain_values
+from penstock.serve.shown.values import record_values
 from penstock.web._json import dumps
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def changes_line(answer: Answer) -> bytes:
     """A message of a view's changes, without the end of its line."""
     table = answer.table
     names = table.column_names[:-1]
-    *columns, weights = [plain_values(column) for column in table.columns]
+    *columns, weights = [record_values(column) for column in table.columns]
     rows = [
         [weight, dict(zip(names, row, strict=True))]
         for weight, *row in zip(weights, *columns, strict=True)

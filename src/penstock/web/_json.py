@@ -14,7 +14,8 @@ from typing import Any, Final
 import orjson
 import pyarrow as pa
 
-from penstock.serve.shown.values import is_instant, kind, plain_values
+from penstock.core.schema import JSON
+from penstock.serve.shown.values import is_instant, kind, plain_values, record_values
 
 SAFE_INTEGER_MAX: Final = 2**53 - 1  # JavaScript's numbers are doubles: beyond it they are rounded
 
@@ -26,7 +27,7 @@ def table_json(table: pa.Table) -> dict[str, Any]:
         "columns": [
             {
                 "name": field.name,
-                "type": str(field.type),
+                "type": "JSON" if field.type == JSON else str(field.type),
                 "kind": kind(field.type),
                 "zone": "UTC" if is_instant(field.type) else None,
             }
@@ -58,7 +59,8 @@ def dumps(value: Any) -> bytes:
 def _page_values(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> list[Any]:
     """A column as values that a browser reads exactly."""
     nested = pa.types.is_nested(column.type)
-    return [_page_value(value, nested=nested) for value in plain_values(column)]
+    values = record_values(column) if nested else plain_values(column)
+    return [_page_value(value, nested=nested) for value in values]
 
 
 def _page_value(value: Any, *, nested: bool) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -13,7 +14,7 @@ Columns = dict[str, str]
 """Types by name, as a FROM knows them."""
 
 NUMBERS: Final = ("INT", "BIGINT", "DOUBLE", "DECIMAL(9, 2)")
-OTHERS: Final = ("FLOAT", "DECIMAL(30, 4)", "TIME", "INTERVAL", "UUID", "BINARY")
+OTHERS: Final = ("FLOAT", "DECIMAL(30, 4)", "TIME", "INTERVAL", "UUID", "BINARY", "JSON")
 PLAIN: Final = (*NUMBERS, "STRING", "BOOLEAN", "DATE", "TIMESTAMP")
 NESTED: Final = ("ARRAY<BIGINT>", "ARRAY<STRING>", "STRUCT<a BIGINT, b STRING>",
                  "MAP<STRING, BIGINT>")  # fmt: skip
@@ -22,6 +23,8 @@ KEYS: Final = ("INT", "BIGINT", "STRING", "DATE")
 NAMES: Final = ("id", "k", "n", "Total", "order", "group", "two words", "größe", "a-b", "value", "at",
                 "select", "x1", "_", "имя", "row", "date", "k2")  # fmt: skip
 TABLES: Final = ("orders", "Users", "t-1", "table", "день", "e_2")
+DOCUMENTS: Final = (1, -2.5, "a", "1", "", True, [], {}, [1, "b", None], {"a": 1}, {"a": "b"},
+                    {"a": [1, 2], "b": {"a": None}}, {"b": 2, "a": 1}, [{"a": 1}, {"a": "a b"}])  # fmt: skip
 TEXTS: Final = ("a", "b", "B", "", "ab", "ß", "用户", "a'b", "NULL", "1")
 IN_DUCKDB: Final = {
     "STRING": "VARCHAR",
@@ -71,6 +74,15 @@ class Table:
         made = {"BINARY": "from_base64(?)", "INTERVAL": "to_microseconds(?)"}
         values = ", ".join(made.get(type_, "?") for type_ in self.columns.values())
         return f"INSERT INTO {quoted(self.name)} VALUES ({values})"
+
+    def values(self, row: dict[str, Any]) -> list[Any]:
+        """A row's values, for `insertion`."""
+        return [
+            json.dumps(value, separators=(",", ":"))
+            if self.columns[name] == "JSON" and value is not None
+            else value
+            for name, value in row.items()
+        ]
 
     def row(self, chance: random.Random) -> dict[str, Any]:
         """A random row, as JSON says it."""
@@ -131,6 +143,8 @@ def _value(chance: random.Random, type_: str, *, few: bool) -> Any:
             return chance.choice([0, 1, 1_500_000, 86_400_000_000, -3_600_000_000])
         case "UUID":
             return f"264145f2-5a3d-4015-9f9c-a04938edc14{chance.randint(0, 3)}"
+        case "JSON":
+            return chance.choice(DOCUMENTS)
         case "BINARY":
             return chance.choice(["", "AA==", "/w==", "YWI="])
         case "DECIMAL(9, 2)":

@@ -284,6 +284,19 @@ class _Maker:
         n = self.chance.randint(1, 3)
         pick = self.chance.choice
         match type_:
+            case "JSON":
+                return [
+                    lambda: f"({of('JSON')} -> '{pick(['a', '$.b.a', '$[0].a'])}')",
+                    lambda: f"json_extract({of('JSON')}, {n})",
+                    lambda: (
+                        f"to_json({of(pick(['BIGINT', 'STRING', 'BOOLEAN', 'DATE', *NESTED]))})"
+                    ),
+                    lambda: (
+                        f"json_object('a', {of(pick(['BIGINT', 'JSON']))}, 'b', {of('STRING')})"
+                    ),
+                    lambda: f"json_merge_patch({of('JSON')}, {of('JSON')})",
+                    lambda: f"nullif({of('JSON')}, {of('JSON')})",
+                ]
             case _ if type_ in OTHERS:
                 return [
                     lambda: self.constant(type_),
@@ -313,7 +326,8 @@ class _Maker:
                     lambda: f"greatest({of('BIGINT')}, {of('INT')})",
                     lambda: f"nullif({of('BIGINT')}, {n})",
                     lambda: f"date_diff('day', {of('DATE')}, {of('DATE')})",
-                    lambda: f"TRY_CAST({of('STRING')} AS BIGINT)",
+                    lambda: f"TRY_CAST({of(pick(['STRING', 'JSON']))} AS BIGINT)",
+                    lambda: f"json_array_length({of('JSON')})",
                 ]
             case "DOUBLE":
                 return [
@@ -349,6 +363,8 @@ class _Maker:
                     lambda: f"to_json({of(pick(NESTED))})::VARCHAR",
                     lambda: f"strftime({of('DATE')}, '%d.%m')",
                     lambda: f"nullif({of('STRING')}, '')",
+                    lambda: f"({of('JSON')} ->> '{pick(['a', '$[1]', '$.a.b'])}')",
+                    lambda: f"json_type({of('JSON')})",
                 ]
             case "BOOLEAN":
                 return [
@@ -396,6 +412,8 @@ class _Maker:
                     lambda: f"list_transform({of('ARRAY<STRING>')}, lambda e: e || 'x')",
                     lambda: f"({of('ARRAY<STRING>')})[1:{n}]",
                     lambda: f"map_keys({of('MAP<STRING, BIGINT>')})",
+                    lambda: f"json_keys({of('JSON')})",
+                    lambda: f"json_extract_string({of('JSON')}, ['$[0]', '$.a'])",
                 ]
             case "STRUCT<a BIGINT, b STRING>":
                 return [lambda: f"{{'a': {of('BIGINT')}, 'b': {of('STRING')}}}"]
@@ -437,6 +455,8 @@ class _Maker:
                 return "'264145f2-5a3d-4015-9f9c-a04938edc141'"
             case "BINARY":
                 return pick(["'ab'", "''"])
+            case "JSON":
+                return pick(["'1'", "'[1,{\"a\":2}]'", '\'{"a":{"b":"a"}}\'', "'null'"])
             case "ARRAY<BIGINT>":
                 return pick(["[1, 2]", "[]", "[NULL, 3]"])
             case _:

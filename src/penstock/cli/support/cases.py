@@ -29,7 +29,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.core.names import hint, known_names
-from penstock.core.rows import python_values
+from penstock.core.rows import python_rows
 from penstock.core.time import instant_text, instant_us
 from penstock.errors import PenstockError, UserError
 
@@ -257,8 +257,7 @@ def _compared(run: Run, name: str, expected: list[dict[str, Any]]) -> list[str]:
     shown = [one for one in table.column_names if one in names]
     kinds = {one: table.schema.field(one).type for one in shown}
     wanted = [tuple(_expected(row.get(c), kinds.get(c)) for c in shown) for row in expected]
-    columns = [python_values(column) for column in table.select(shown).columns]
-    found = [tuple(_plain(v) for v in row) for row in zip(*columns, strict=True)]
+    found = [tuple(_plain(row[c]) for c in shown) for row in python_rows(table.select(shown))]
     rest, missing = list(found), []
     for row in wanted:
         same = next((one for one in rest if _same(one, row)), None)

@@ -34,7 +34,7 @@ def write_table(
         out: standard output by default.
         head: whether CSV begins with the names of columns.
     """
-    from penstock.serve.shown.values import kind, plain_values
+    from penstock.serve.shown.values import kind, plain_values, record_values
 
     out = out or sys.stdout
     if form == "table":
@@ -46,7 +46,7 @@ def write_table(
         out.write(_line(table.column_names, table.column_names, form))
     for lo in range(0, table.num_rows, ROWS_AT_ONCE):
         part = table.slice(lo, ROWS_AT_ONCE)
-        columns = [plain_values(column) for column in part.columns]
+        columns = [(record_values if form == "json" else plain_values)(c) for c in part.columns]
         for row in zip(*columns, strict=True):
             out.write(_line(table.column_names, row, form))
 

@@ -72,7 +72,7 @@ INSTEAD: Final[Mapping[str, str]] = {
     **dict.fromkeys(("UTINYINT", "USMALLINT", "UINTEGER"), "BIGINT"),
     **dict.fromkeys(("HUGEINT", "UBIGINT", "UHUGEINT"), "DECIMAL(38, 0)"),
     **dict.fromkeys(("NUMBER", "MONEY"), "DECIMAL(p, s)"),
-    **dict.fromkeys(("JSON", "JSONB", "VARIANT", "OBJECT"), "STRUCT<…> or MAP<STRING, …>"),
+    **dict.fromkeys(("JSONB", "VARIANT", "OBJECT"), "JSON"),
     **dict.fromkeys(("TIMESTAMP_NS",), "TIMESTAMP, of microseconds,"),
     **dict.fromkeys(("TIMETZ",), "TIME"),
     **dict.fromkeys(("MULTISET",), "ARRAY<type>"),

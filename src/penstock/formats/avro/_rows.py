@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
-__all__ = ["Rows"]
+from penstock.core.schema import JSON
+from penstock.formats.payloads import of_strings
+
+__all__ = ["Rows", "as_column"]
 
 HEAD_BYTES: Final = 5
 """Of a registry: a zero byte, and the schema's id."""
+FOUND_MAX: Final = 60
+"""Characters of a wrong value that a reason shows."""
 
 
 class Rows:
@@ -86,3 +92,17 @@ class Rows:
         mask = np.zeros(len(self), np.bool_)
         mask[rows] = True
         self.fail(mask, lambda _: reason)
+
+
+def as_column(rows: Rows, name: str, values: Any, type_: Any) -> Any:
+    """A field's values as a column; records whose text isn't the JSON that the column has are bad."""
+    if type_ != JSON or values.type != pa.string():
+        return values.cast(type_)
+    found, wrong = of_strings(values)
+    rows.fail(
+        wrong,
+        lambda row: (
+            f"field {name!r}: expected JSON as text; found {values[row].as_py()[:FOUND_MAX]!r}"
+        ),
+    )
+    return found

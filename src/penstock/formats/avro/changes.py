@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from penstock.core.schema import Field, Schema
 from penstock.errors import SchemaError
-from penstock.formats.avro._rows import HEAD_BYTES, Rows
+from penstock.formats.avro._rows import HEAD_BYTES, Rows, as_column
 from penstock.formats.avro.reading import (
     Avro,
     AvroDecoder,
@@ -300,14 +300,15 @@ class _Envelopes(Reading):
     def read(self, rows: Rows, mask: np.ndarray) -> dict[str, Any]:
         """See `Reading`."""
         found = super().read(rows, mask)
-        return {"op": found["op"], **{n: self._chosen(found[n]) for n in ("before", "after")}}
+        parts = {name: self._chosen(rows, found[name]) for name in ("before", "after")}
+        return {"op": found["op"], **parts}
 
-    def _chosen(self, structs: Any) -> Any:
+    def _chosen(self, rows: Rows, structs: Any) -> Any:
         """Of structs the columns of the table; NULL for those that they don't have."""
         names = [one.name for one in structs.type]
         kinds: dict[str, Any] = {one.name: one.type for one in self.columns}
         arrays: list[Any] = [
-            structs.field(one.name).cast(one.type)
+            as_column(rows, one.name, structs.field(one.name), one.type)
             if one.name in names
             else pa.nulls(len(structs), kinds[one.name])
             for one in self.columns

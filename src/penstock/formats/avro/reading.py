@@ -24,6 +24,7 @@ from penstock.core import vectors
 from penstock.core.literals import uuid_of
 from penstock.core.schema import (
     DECIMAL_DIGITS_MAX,
+    JSON,
     TIME_OF_DAY,
     TIMESTAMP,
     UUID,
@@ -33,7 +34,7 @@ from penstock.core.schema import (
 from penstock.core.time import DAY_US, INSTANT_MAX_US, INSTANT_MIN_US
 from penstock.errors import SchemaError
 from penstock.formats.avro._names import Names
-from penstock.formats.avro._rows import Rows
+from penstock.formats.avro._rows import Rows, as_column
 from penstock.formats.json import Decoded
 from penstock.wire.columns import gather_column
 
@@ -56,6 +57,7 @@ _WIDER: Final = {
     (pa.int32(), pa.int64()),
     (pa.int32(), pa.float64()),
     (pa.float32(), pa.float64()),
+    (pa.string(), JSON),
 }
 _EXACT: Final = decimal.Context(prec=DECIMAL_DIGITS_MAX)
 
@@ -127,7 +129,7 @@ class AvroDecoder:
         for one in self.schema:
             kind: Any = one.type
             column = columns[one.name] if one.name in columns else pa.nulls(len(rows), kind)
-            arrays.append(column.cast(kind))
+            arrays.append(as_column(rows, one.name, column, kind))
             if one.required:
                 missing = f"field {one.name!r}: expected a value (NOT NULL); found null"
                 known = np.asarray(arrays[-1].is_valid().to_numpy(zero_copy_only=False))

@@ -8,6 +8,7 @@
     DOUBLE           double         UUID             string, uuid
     STRING           string         ARRAY, MAP       array, map
     BINARY           bytes          STRUCT           record
+    JSON             string, of Connect's name io.debezium.data.Json
 
 A column that may be NULL is a union of null and its type, with the default null: so a column that is added
 is a compatible change, in both directions. A column NOT NULL is its type.
@@ -22,7 +23,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from penstock.core.schema import TIME_OF_DAY, TIMESTAMP, UUID, Field, Schema, type_text
+from penstock.core.schema import JSON, TIME_OF_DAY, TIMESTAMP, UUID, Field, Schema, type_text
 from penstock.errors import SchemaError
 
 __all__ = ["avro_name", "avro_schema"]
@@ -41,6 +42,7 @@ _PLAIN: Final[dict[pa.DataType, Any]] = {
     TIMESTAMP: {"type": "long", "logicalType": "timestamp-micros"},
     TIME_OF_DAY: {"type": "long", "logicalType": "time-micros"},
     UUID: {"type": "string", "logicalType": "uuid"},
+    JSON: {"type": "string", "connect.name": "io.debezium.data.Json"},
 }
 
 

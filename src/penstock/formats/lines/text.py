@@ -13,11 +13,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.schema import Field, Schema, type_text
+from penstock.core import vectors
+from penstock.core.schema import JSON, Field, Schema, type_text
 from penstock.errors import SchemaError
 from penstock.formats.json import Decoded, JsonDecoder, encode_rows
+from penstock.formats.payloads import normalised
 
 __all__ = ["TextDecoder"]
+
+FOUND_MAX: Final = 60
+"""Characters of a wrong value that a reason shows."""
 
 _QUOTED: Final = (
     *(pa.types.is_timestamp, pa.types.is_date, pa.types.is_time, pa.types.is_duration),
@@ -79,6 +84,8 @@ class TextDecoder:
         return Decoded(batch, rows, bad, [reasons[row] for row in bad.tolist()])
 
     def _column(self, field: Field, texts: Any) -> Decoded:
+        if field.type == JSON:
+            return _json(field, texts)
         if not pa.types.is_string(field.type):
             texts = pc.utf8_trim_whitespace(texts)
             texts = pc.if_else(pc.equal(texts, pa.scalar("")), pa.scalar(None, pa.string()), texts)
@@ -99,6 +106,25 @@ class TextDecoder:
             ]
             rows = pc.if_else(plain, pc.binary_join_element_wise(*parts), quoted)
         return self._decoders[field.name].decode(*_stretches(rows.cast(pa.string())))
+
+
+def _json(field: Field, texts: Any) -> Decoded:
+    """JSON, which a text is."""
+    column: Any = texts.cast(pa.string())
+    found, wrong = normalised(pc.if_else(pc.equal(column, pa.scalar("")), None, column))
+    shown: list[Any] = column.filter(pa.array(wrong)).to_pylist()
+    bad = {
+        row: f"field 'x': expected JSON; found {text[:FOUND_MAX]!r}"
+        for row, text in zip(np.flatnonzero(wrong).tolist(), shown, strict=True)
+    }
+    if field.required:
+        missing = "field 'x': expected a value (NOT NULL); found none"
+        nulls = np.flatnonzero(np.asarray(found.is_null().to_numpy(zero_copy_only=False)))
+        bad = dict.fromkeys(nulls.tolist(), missing) | bad
+    rows = np.setdiff1d(np.arange(len(found)), list(bad))
+    batch = pa.RecordBatch.from_arrays([found.take(vectors.from_int64(rows))], names=["x"])
+    order = sorted(bad)
+    return Decoded(batch, rows, np.array(order, np.int64), [bad[row] for row in order])
 
 
 def _stretches(texts: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -13,12 +13,14 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.core import vectors
 from penstock.core.literals import uuid_of
 from penstock.core.schema import (
     DECIMAL_DIGITS_MAX,
     INTERVAL,
+    JSON,
     TIME_OF_DAY,
     TIMESTAMP,
     UUID,
@@ -29,6 +31,7 @@ from penstock.core.time import DAY_US, INSTANT_MAX_US, INSTANT_MIN_US
 from penstock.errors import SchemaError
 from penstock.formats.avro._rows import Rows
 from penstock.formats.avro.reading import is_wider
+from penstock.formats.payloads import of_strings
 from penstock.formats.protobuf import _kernels as kernels
 from penstock.formats.protobuf import schemas
 from penstock.schemas import Malformed
@@ -314,6 +317,8 @@ def _value(one: ProtoField, column: Field, file: File) -> tuple[Any, Read]:
         return 0, functools.partial(_fixed, one.kind)
     if one.kind == "string" and wanted == UUID:
         return None, _uuids
+    if one.kind == "string" and wanted == JSON:
+        return None, _jsons
     if wanted == {"string": pa.string(), "bytes": pa.binary()}.get(one.kind):
         return ("" if one.kind == "string" else b""), functools.partial(_texts, wanted)
     if one.is_enum and wanted == pa.string():
@@ -404,6 +409,14 @@ def _uuids(found: Found, at: np.ndarray, size: np.ndarray) -> Any:
             wrong[row] = True
     found.fail(wrong, "expected a UUID; found another text")
     return pa.array(made, UUID)
+
+
+def _jsons(found: Found, at: np.ndarray, size: np.ndarray) -> Any:
+    """JSON; the default of a field without presence is NULL."""
+    texts = _texts(pa.string(), found, at, size)
+    made, wrong = of_strings(pc.if_else(pc.equal(texts, pa.scalar("")), None, texts))
+    found.fail(wrong, "expected JSON as text; found another text")
+    return made
 
 
 def _symbols(symbols: Mapping[int, str], _found: Found, at: np.ndarray, size: np.ndarray) -> Any:

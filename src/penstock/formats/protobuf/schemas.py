@@ -6,8 +6,9 @@
     BIGINT           int64          DATE             google.type.Date
     FLOAT            float          TIME             google.type.TimeOfDay
     DOUBLE           double         DECIMAL          confluent.type.Decimal
-    STRING, UUID     string         ARRAY, MAP       repeated, map
-    BINARY           bytes          STRUCT           message
+    STRING, UUID,    string         ARRAY, MAP       repeated, map
+    JSON                            STRUCT           message
+    BINARY           bytes
 
 A column that may be NULL is `optional`. A field keeps the number that its name had in an earlier version, and
 no number is used for another name, so a column that is added, dropped or moved is a compatible change.
@@ -23,7 +24,16 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from penstock.core.schema import INTERVAL, TIME_OF_DAY, TIMESTAMP, UUID, Field, Schema, type_text
+from penstock.core.schema import (
+    INTERVAL,
+    JSON,
+    TIME_OF_DAY,
+    TIMESTAMP,
+    UUID,
+    Field,
+    Schema,
+    type_text,
+)
 from penstock.errors import SchemaError
 from penstock.formats.avro.schemas import avro_name
 from penstock.schemas import Malformed
@@ -62,6 +72,7 @@ _TYPES: Final[dict[pa.DataType, str]] = {
     pa.string(): "string",
     pa.binary(): "bytes",
     UUID: "string",
+    JSON: "string",
     TIMESTAMP: INSTANT,
     INTERVAL: DURATION,
     pa.date32(): DATE,

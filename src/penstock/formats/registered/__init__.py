@@ -71,6 +71,7 @@ Lookups: TypeAlias = Callable[[str, Kind], Lookup]
 _Rows: TypeAlias = Literal["json", "debezium"]
 _TIME: Final = "io.debezium.time."
 _MICROS: Final = (f"{_TIME}MicroTimestamp", f"{_TIME}MicroTime")
+_JSON: Final = "io.debezium.data.Json"
 _DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 
 
@@ -213,10 +214,8 @@ class _JsonChangelogDecoder:
     def _decoder(self, id_: int) -> ChangelogDecoder:
         """What decodes the records of a schema; those of -1 have none."""
         if id_ not in self._decoders:
-            micros, unscaled = _units(self._heads.texts.get(id_, "{}"))
-            self._decoders[id_] = ChangelogDecoder(
-                self._schema, self._key, self._format, micros, unscaled
-            )
+            units = _units(self._heads.texts.get(id_, "{}"))
+            self._decoders[id_] = ChangelogDecoder(self._schema, self._key, self._format, *units)
         return self._decoders[id_]
 
 
@@ -277,8 +276,8 @@ def _bad(made: Sequence[tuple[np.ndarray, Changes]]) -> Iterator[tuple[int, str]
         yield from zip(rows[one.bad_rows].tolist(), one.reasons, strict=True)
 
 
-def _units(text: str) -> tuple[frozenset[str], frozenset[str]]:
-    """The columns of a schema, or of its envelopes, that are microseconds, and those that are unscaled."""
+def _units(text: str) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+    """The columns of a schema, or of its envelopes, that are microseconds, unscaled, and JSON as text."""
     node = _plain(json.loads(text))
     properties = node.get("properties", {})
     after = _plain(properties.get("after"))
@@ -287,6 +286,7 @@ def _units(text: str) -> tuple[frozenset[str], frozenset[str]]:
     return (
         frozenset(name for name, title in titles.items() if title in _MICROS),
         frozenset(name for name, title in titles.items() if title == _DECIMAL),
+        frozenset(name for name, title in titles.items() if title == _JSON),
     )
 
 

@@ -17,7 +17,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.schema import INTERVAL, TIME_OF_DAY, TIMESTAMP, UUID, Field, Schema, type_text
+from penstock.core.schema import (
+    INTERVAL,
+    JSON,
+    TIME_OF_DAY,
+    TIMESTAMP,
+    UUID,
+    Field,
+    Schema,
+    type_text,
+)
 from penstock.errors import SchemaError
 from penstock.formats.avro._rows import HEAD_BYTES, Rows
 from penstock.formats.avro.reading import UNKNOWN_IDS_MAX, Lookup
@@ -38,6 +47,7 @@ _PLAIN: Final[dict[pa.DataType, Any]] = {
     TIME_OF_DAY: {"type": "string"},
     INTERVAL: {"type": "string", "format": "duration"},
     UUID: {"type": "string", "format": "uuid"},
+    JSON: {"type": ["object", "array", "string", "number", "boolean"]},
 }
 
 

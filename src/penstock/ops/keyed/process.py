@@ -38,6 +38,7 @@ from penstock.core.schema import TIMESTAMP, Schema
 from penstock.core.time import INSTANT_MAX_US, INSTANT_MIN_US, instant_text
 from penstock.core.vectors import Vector
 from penstock.errors import FlowError
+from penstock.expr.typed import cast_given
 from penstock.ops.bases import Stream
 from penstock.ops.kept import Kept
 from penstock.ops.keyed.rules import Contents, Everywhere, Rules
@@ -412,7 +413,7 @@ class Process(Stream):
                 f"{', '.join(table.column_names)}"
             )
         try:
-            return table.select(schema.names).cast(schema)
+            return cast_given(table.select(schema.names), schema)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
             raise FlowError(
                 f"expected {self.name} to give {what} as {Schema.from_arrow(schema).text}; found: {error}"

@@ -32,6 +32,7 @@ from penstock.core import vectors
 from penstock.core.schema import Schema
 from penstock.expr.duck import EvaluationError, query_tables
 from penstock.expr.tried import query_of_failing, tried_query
+from penstock.expr.typed import cast_rows
 from penstock.ops.bases import Timeless, changes_of
 from penstock.ops.kept import Kept
 from penstock.ops.operator import Context, Prepared, Step
@@ -293,7 +294,7 @@ class GroupQuery(Timeless):
         if found.schema.types == self.output.types:
             return found
         try:
-            return found.cast(self.output)  # NULL where DuckDB knows no type
+            return cast_rows(found, self.output)  # NULL where DuckDB knows no type
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
             raise EvaluationError(str(error)) from error
 

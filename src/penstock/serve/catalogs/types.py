@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from penstock.core.rows import python_values
 from penstock.core.schema import INTERVAL, UUID
+from penstock.core.schema import JSON as JSON_TYPE
 
 __all__ = ["PgType", "encode_column", "literal", "oid_of_duck", "type_named", "type_of"]
 
@@ -96,7 +97,7 @@ _BY_ARROW: Final[dict[pa.DataType, PgType]] = {
     pa.float32(): FLOAT4,
     pa.float64(): FLOAT8,
     pa.string(): TEXT,
-    pa.large_string(): TEXT,
+    JSON_TYPE: JSON,
     pa.binary(): BYTEA,
     pa.large_binary(): BYTEA,
     pa.date32(): DATE,
@@ -164,7 +165,7 @@ def type_named(arrow: pa.DataType, duck: str) -> tuple[PgType, bool]:
     """
     if duck in ("HUGEINT", "UHUGEINT"):
         return NUMERIC, False
-    if arrow == pa.string() and duck in ("UUID", "JSON"):
+    if arrow in (pa.string(), JSON_TYPE) and duck in ("UUID", "JSON"):
         return (UUID_ if duck == "UUID" else JSON), False
     return type_of(arrow)
 
@@ -185,7 +186,8 @@ def encode_column(column: pa.ChunkedArray[Any], format_: int, duck: str = "") ->
     values = python_values(column) if kind is JSON else column.to_pylist()
     if kind is JSON:
         nested = column.type
-        values = [v if v is None or isinstance(v, str) else json_text(v, nested) for v in values]
+        if nested not in (JSON_TYPE, pa.string()):
+            values = [v if v is None else json_text(v, nested) for v in values]
     one = _to_binary(kind) if format_ == BINARY else _to_text(kind)
     if is_array:
         values = [None if v is None else [_plain(x) for x in v] for v in values]
@@ -374,6 +376,8 @@ def json_text(value: Any, arrow: pa.DataType) -> str:
 
 def _jsonable(value: Any, arrow: Any) -> Any:
     match value:
+        case str() if arrow == JSON_TYPE:
+            return orjson.Fragment(value)
         case None | bool() | int() | float() | str():
             return value
         case dict():

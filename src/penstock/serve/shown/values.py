@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.rows import python_values
+from penstock.core.schema import JSON, holds_json
 from penstock.core.time import INSTANT_MAX_US, INSTANT_MIN_US, instant_text
 
 
@@ -40,6 +42,24 @@ def plain_values(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> list[Any]:
     if pa.types.is_binary(type_) or pa.types.is_large_binary(type_):
         return [None if v is None else v.decode("utf-8", "replace") for v in column.to_pylist()]
     return python_values(column)
+
+
+def record_values(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> list[Any]:
+    """A column as `orjson` writes it: plain values, and JSON as it is, not as text."""
+    values = plain_values(column)
+    return [_fragment(one, column.type) for one in values] if holds_json(column.type) else values
+
+
+def _fragment(value: Any, type_: Any) -> Any:
+    if value is None or not holds_json(type_):
+        return value
+    if type_ == JSON:
+        return orjson.Fragment(value)
+    if pa.types.is_struct(type_):
+        return {one.name: _fragment(value[one.name], one.type) for one in type_}
+    if pa.types.is_map(type_):
+        return [(name, _fragment(one, type_.item_type)) for name, one in value]
+    return [_fragment(one, type_.value_type) for one in value]
 
 
 def _times(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> list[Any]:

@@ -20,7 +20,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.core.databases import described
-from penstock.core.schema import TIMESTAMP
+from penstock.core.schema import JSON, TIMESTAMP
 from penstock.errors import SetupError, UserError
 from penstock.sinks._targets.contract import (
     NEW,
@@ -349,7 +349,7 @@ def _type_of(type_: pa.DataType) -> dict[str, Any]:
         return {"type": "date", "format": "strict_date_optional_time_nanos"}
     if pa.types.is_struct(type_):
         return {"properties": {f.name: _type_of(f.type) for f in type_}}
-    if pa.types.is_map(type_):
+    if pa.types.is_map(type_) or type_ == JSON:  # of any shape: kept, not searched
         return {"type": "object", "enabled": False}
     if pa.types.is_decimal(type_):
         return {"type": "double"}  # for searches and sums; the document keeps the exact text

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from penstock.core.databases import described, keepalives, psycopg_module, tls_error
-from penstock.core.schema import INTERVAL, TIME_OF_DAY, TIMESTAMP, UUID
+from penstock.core.schema import INTERVAL, JSON, TIME_OF_DAY, TIMESTAMP, UUID
 from penstock.errors import SetupError, UserError
 from penstock.sinks._targets.contract import Rows
 from penstock.sinks._targets.sql import HUNG_S, STATE_TABLE, WithSavepoints, quoted
@@ -260,8 +260,8 @@ def _csv(rows: pa.RecordBatch) -> bytes:
 def _text(column: pa.Array) -> pa.Array:
     """A column's values as PostgreSQL reads them."""
     type_ = column.type
-    if type_ == pa.string():
-        return column
+    if type_ in (pa.string(), JSON):
+        return column.cast(pa.string())
     simple = pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_boolean(type_)
     simple = simple or pa.types.is_decimal(type_) or pa.types.is_timestamp(type_)
     if simple or pa.types.is_date(type_) or pa.types.is_time(type_):

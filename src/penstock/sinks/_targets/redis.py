@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from penstock.core.databases import described
 from penstock.core.lazy import how_to_install
+from penstock.core.schema import JSON
 from penstock.errors import SetupError, UserError
 from penstock.formats.json import encode_rows
 from penstock.sinks._targets.contract import (
@@ -399,4 +400,6 @@ def _texts(column: pa.Array) -> list[Any]:
     """Values as Redis keeps them: text and bytes as they are, others as in JSON, without quotes."""
     if column.type in (pa.string(), pa.binary()):
         return list(column.to_pylist())
+    if column.type == JSON:
+        return json_values(column)
     return [None if text is None else text.strip('"') for text in json_values(column)]

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.lazy import how_to_install
-from penstock.core.schema import TIMESTAMP
+from penstock.core.schema import JSON, TIMESTAMP
 from penstock.errors import SetupError, UserError
 from penstock.sinks._targets.contract import Batch, RefusedError, Rows
 from penstock.sinks._targets.lake.folders import Folder
@@ -244,7 +244,7 @@ def _instant(time_us: int) -> str:
 
 def _is_plain(type_: pa.DataType) -> bool:
     plain = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_date)
-    return type_ in (pa.string(), pa.binary(), TIMESTAMP) or any(one(type_) for one in plain)
+    return type_ in (pa.string(), JSON, pa.binary(), TIMESTAMP) or any(one(type_) for one in plain)
 
 
 def _values(column: pa.Array) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from penstock.core.literals import uuid_texts
-from penstock.core.schema import INTERVAL, TIME_OF_DAY, UUID
+from penstock.core.schema import INTERVAL, JSON, TIME_OF_DAY, UUID
 from penstock.formats.json import encode_rows
 
 __all__ = ["json_rows", "json_values", "key_texts", "plain_columns"]
@@ -45,7 +45,7 @@ def json_values(column: pa.Array) -> list[str | None]:
 
 
 def plain_columns(rows: pa.RecordBatch, *, times: bool = True) -> pa.Table:
-    """Rows as files have them: UUIDs are text, intervals microseconds.
+    """Rows as files have them: UUIDs and JSON are text, intervals microseconds.
 
     Args:
         rows: any.
@@ -57,6 +57,8 @@ def plain_columns(rows: pa.RecordBatch, *, times: bool = True) -> pa.Table:
         if column.type == UUID
         else column.cast(pa.int64())
         if column.type in whole
+        else column.cast(pa.string())
+        if column.type == JSON
         else column
         for column in rows.columns
     ]

@@ -17,6 +17,7 @@ from sqlglot import Dialect, exp
 from sqlglot.optimizer.annotate_types import annotate_types
 from sqlglot.tokenizer_core import Token, TokenType
 
+import penstock.expr.dialect  # noqa: F401 - what "duckdb" is
 from penstock.errors import SchemaError
 from penstock.sql.places import unplaced
 

@@ -4,6 +4,7 @@ FROM t LEFT JOIN UNNEST(t.l) AS u(x) ON TRUE    ->  UNNEST(CASE WHEN len(t.l) > 
 FROM t, UNNEST(t.l) WITH ORDINALITY AS u(x, n)  ->  UNNEST(list_transform(t.l, lambda e, n: {…: e, …: n}))
 FROM t, generate_series(1, t.k) AS g(i)         ->  FROM t, UNNEST(generate_series(1, t.k)) AS g(i)
 SELECT generate_series(1, k) FROM t             ->  SELECT UNNEST(generate_series(1, k)) FROM t (PostgreSQL's)
+FROM t, json_each(t.p) AS e                     ->  FROM t, UNNEST([{'key': …, 'value': …}, …]) AS e
 
 In SELECT, the rows are made before DISTINCT, ORDER BY and LIMIT.
 """
@@ -15,7 +16,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
-from sqlglot import exp
+from sqlglot import exp, parse_one
 
 from penstock.core.names import known_names
 from penstock.core.schema import Field, Schema
@@ -25,10 +26,17 @@ from penstock.ops.rows import Unnest
 from penstock.sql.relation import Relation, quoted
 from penstock.sql.scope import Scope
 
-__all__ = ["MAKE_ROWS", "array_of", "beside", "elements", "with_series"]
+__all__ = ["MAKE_ROWS", "array_of", "beside", "elements", "with_json_each", "with_series"]
 
 MAKE_ROWS: Final = (exp.Explode, exp.Unnest)
 """What gives several rows where it stands in SELECT."""
+_MEMBER: Final = "{{'key': {key}, 'value': {value}, 'type': json_type({value})}}"
+_EACH: Final = (
+    "CASE json_type({of}) WHEN 'OBJECT' THEN list_transform(json_keys({of}), lambda k: {member}) "
+    "WHEN 'ARRAY' THEN list_transform(range(CAST(json_array_length({of}) AS BIGINT)), lambda i: {item}) "
+    "ELSE CASE WHEN {of} IS NOT NULL THEN [{whole}] END END"
+)
+"""The rows of `json_each`. A name may have any characters, so a pointer finds the member (RFC 6901)."""
 
 
 def with_series(tree: exp.Expr) -> exp.Expr:
@@ -47,6 +55,40 @@ def with_series(tree: exp.Expr) -> exp.Expr:
         columns = table.alias_column_names or [table.alias or name]
         alias.set("columns", [exp.to_identifier(columns[0])])
         made = exp.Unnest(expressions=[series.copy()], alias=alias, offset=False)
+        if (joins := table.args.get("joins")) is not None:
+            made.set("joins", joins)
+        table.replace(made)
+    return tree
+
+
+def with_json_each(tree: exp.Expr) -> exp.Expr:
+    """The query with UNNEST of an array for `json_each` in FROM.
+
+    Raises:
+        SchemaError: its columns are given other names.
+    """
+    for call in list(tree.find_all(exp.Anonymous)):
+        table = call.parent
+        if call.name.lower() != "json_each" or not isinstance(table, exp.Table | exp.Lateral):
+            continue
+        if table.alias_column_names or not 1 <= len(call.expressions) <= 2:
+            raise SchemaError(
+                "expected json_each(document) or json_each(document, path) with columns called key, value "
+                f"and type; found {table.sql(dialect='duckdb')!r}. Write json_each(t.p) AS e, and e.key"
+            )
+        of = call.expressions[0].sql(dialect="duckdb")
+        if len(call.expressions) > 1:
+            of = f"json_extract({of}, {call.expressions[1].sql(dialect='duckdb')})"
+        pointer = "'/' || replace(replace(k, '~', '~0'), '/', '~1')"
+        text = _EACH.format(
+            of=f"({of})",
+            member=_MEMBER.format(key="k", value=f"json_extract(({of}), {pointer})"),
+            item=_MEMBER.format(key="CAST(i AS VARCHAR)", value=f"json_extract(({of}), i)"),
+            whole=_MEMBER.format(key="CAST(NULL AS VARCHAR)", value=f"CAST(({of}) AS JSON)"),
+        )
+        alias = exp.TableAlias(this=exp.to_identifier(table.alias or "json_each"))
+        array = parse_one(text, dialect="duckdb")
+        made = exp.Unnest(expressions=[array], alias=alias, offset=False)
         if (joins := table.args.get("joins")) is not None:
             made.set("joins", joins)
         table.replace(made)
