@@ -14,6 +14,7 @@ import click
 import pytest
 
 import penstock as ps
+from penstock.capture._metrics import _COUNTERS as capture_counters  # noqa: N811
 from penstock.cli import main
 from penstock.sinks._metrics import _COUNTERS, _GAUGES, _STATES
 from penstock.web import _metrics
@@ -156,5 +157,6 @@ def test_every_metric_is_on_the_page_on_metrics() -> None:
     ):
         known |= {f"penstock_{kind}_{row[0]}" for table in tables for row in table}
     known |= {f"penstock_sink_{row[0]}" for table in (_GAUGES, _COUNTERS, _STATES) for row in table}
+    known |= {f"penstock_capture_{row[0]}" for row in capture_counters} | {"penstock_capture_state"}
     known |= {"penstock_pipeline_lag_records", "penstock_pipeline_watermark_timestamp_seconds"}
     assert listed == known

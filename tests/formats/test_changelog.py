@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from tests.effort import examples
 
 from penstock.core.schema import Schema
-from penstock.formats.changelog import ChangelogDecoder, Changes, unscaled_decimals
+from penstock.core.text.unscaled import unscaled_decimals
+from penstock.formats.changelog import ChangelogDecoder, Changes
 from penstock.formats.members import MemberFinder, Texts
 from penstock.wire.columns import decode, encode
 

@@ -403,7 +403,7 @@ class LaneBatch:
         with within(f"{placed.title}, shard {shard}"):
             result, refused = stepped(self.guard, placed, state, inputs, of_attempt)
         if placed.id not in self.job.lettered:
-            self._bury_rows(placed, shard, [*result.refused, *refused])
+            self._bury(placed.name, f"{placed.id}/{shard}", [*result.refused, *refused])
         description = result.state.describe()
         self.traces[placed.id][str(shard)] = description
         self.hot.keep(placed, shard, description, result.state)
@@ -430,11 +430,11 @@ class LaneBatch:
             stops=self.guard.stops,
         )
 
-    def _bury_rows(self, placed: Placed, shard: int, refused: Sequence[Refused]) -> None:
-        """Takes what an operator couldn't use, or the steps behind it."""
+    def _bury(self, topic: str, origin: str, refused: Sequence[Refused]) -> None:
+        """Takes rows that an operator couldn't use, or the steps behind it; see `LetterBox.take`."""
         for bad in refused:
             letters = Letters.of_rows(bad.rows, self.plan.wall_us // 1_000, bad.reason)
-            self.letters.take(placed.name, f"{placed.id}/{shard}", [letters])
+            self.letters.take(topic, origin, [letters])
 
     def _rests(self, placed: Placed) -> bool:
         """Whether time means nothing to an operator, so that without rows there is nothing to do."""
@@ -469,7 +469,7 @@ class LaneBatch:
             if reasons.late():
                 self.passed_late[placed.name] += reasons.late()
                 late.append(Refused(rows.take(vectors.from_int64(reasons.offsets)), reasons.texts))
-        self._bury_rows(placed, shard, refused + late)
+        self._bury(placed.name, f"{placed.id}/{shard}", refused + late)
         # Without rows, too: time may have passed for the operators that are fused.
         self._finish(readers, inputs, origin, shard)
         return count
@@ -537,13 +537,13 @@ class LaneBatch:
 
     def _bury_written(self, origin: Origin, shard: int, refused: Sequence[Refused]) -> None:
         """Takes rows that couldn't be written to a topic."""
-        made_by = origin.table if isinstance(origin, Closed) else origin
-        if not isinstance(made_by, Source):
-            self._bury_rows(self.job.physical.placed[made_by.identity], shard, refused)
-            return
-        for bad in refused:
-            letters = Letters.of_rows(bad.rows, self.plan.wall_us // 1_000, bad.reason)
-            self.letters.take(made_by.topic, f"{made_by.topic}/{shard}", [letters])
+        maker = origin.table if isinstance(origin, Closed) else origin
+        if isinstance(maker, Source):
+            self._bury(maker.topic, f"{maker.topic}/{shard}", refused)
+        else:
+            self._bury(
+                self.job.physical.placed[maker.identity].name, f"{maker.identity}/{shard}", refused
+            )
 
     def _hand_on(self, topic: str, outgoing: Outgoing, origin: str) -> None:
         """Gives records to the one lane that writes to their partition."""

@@ -13,7 +13,7 @@ from penstock.cli._main import main
 from penstock.cli.support.cases import cases_of
 from penstock.errors import UserError
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 PROGRAM = """
 CREATE TABLE users (id BIGINT PRIMARY KEY, name STRING) WITH (topic = 'people', partitions = 4);
 CREATE STREAM clicks (user_id BIGINT, ms DOUBLE, at TIMESTAMP,
