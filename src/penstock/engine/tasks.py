@@ -538,12 +538,8 @@ class LaneBatch:
     def _bury_written(self, origin: Origin, shard: int, refused: Sequence[Refused]) -> None:
         """Takes rows that couldn't be written to a topic."""
         maker = origin.table if isinstance(origin, Closed) else origin
-        if isinstance(maker, Source):
-            self._bury(maker.topic, f"{maker.topic}/{shard}", refused)
-        else:
-            self._bury(
-                self.job.physical.placed[maker.identity].name, f"{maker.identity}/{shard}", refused
-            )
+        of = maker.topic if isinstance(maker, Source) else maker.identity
+        self._bury(self.letters.named(of), f"{of}/{shard}", refused)
 
     def _hand_on(self, topic: str, outgoing: Outgoing, origin: str) -> None:
         """Gives records to the one lane that writes to their partition."""

@@ -70,6 +70,10 @@ class LetterBox:
                 self._write(origin, waiting.slice(at, at + AT_ONCE))
             self._waiting[origin].append(waiting.slice(at + AT_ONCE, count))
 
+    def named(self, maker: str) -> str:
+        """What an operator of an identity is called; a topic, as it is."""
+        return self._names.get(maker, maker)
+
     def close(self) -> None:
         """Writes what is left."""
         for origin, parts in self._waiting.items():
@@ -80,7 +84,7 @@ class LetterBox:
     def _write(self, origin: str, letters: Letters) -> None:
         maker, _, part = origin.rpartition("/")
         outgoing = letters_outgoing(
-            f"{self._names.get(maker, maker)}/{part}",
+            f"{self.named(maker)}/{part}",
             letters,
             partitions=self.partitions,
             wall_us=self.plan.wall_us,
