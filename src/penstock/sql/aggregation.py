@@ -187,7 +187,8 @@ def _with_arguments(
         for one in calls
     ]
     named = {column.name for one in calls if one.tree for column in one.tree.find_all(exp.Column)}
-    named |= {column.name for column in made.values()} | set(keys)
+    named |= {column.name for one in made.values() for column in one.find_all(exp.Column)}
+    named |= set(keys)
     if len(trees) < len(calls):
         return scope.rows, calls
     return scope.rows.only([name for name in scope.rows.names if name in named]), calls

@@ -27,7 +27,16 @@ from penstock.sql.recursion import recursive
 from penstock.sql.relation import Relation, quoted
 from penstock.sql.rules.first_rows import at_most
 from penstock.sql.rules.unnesting import MAKE_ROWS, array_of, elements
-from penstock.sql.scope import Answer, Carry, Environment, Named, Scope, Windows, joined_back
+from penstock.sql.scope import (
+    Answer,
+    Carry,
+    Environment,
+    Named,
+    Scope,
+    Windows,
+    joined_back,
+    with_parts,
+)
 from penstock.sql.sources import From
 from penstock.sql.subqueries import Subqueries
 from penstock.sql.trees import (
@@ -323,6 +332,7 @@ class _Select:
         named = {one.this.name: one for one in self.select.args.get("windows") or []}
         found = list(dict.fromkeys(self._window_functions()))
         whole = {window: _with_definition(window, named) for window in found}
+        scope, whole = _with_arguments(scope, whole)
         number, n = self._bounded_by(whole)
         scope = self._over(scope, {w: full for w, full in whole.items() if w is not number})
         if number is None:
@@ -508,6 +518,20 @@ def _with_definition(window: exp.Window, named: dict[str, exp.Window]) -> exp.Wi
         if not made.args.get(what) and definition.args.get(what):
             made.set(what, definition.copy().args[what])
     return made
+
+
+def _with_arguments(
+    scope: Scope, whole: Mapping[exp.Window, exp.Window]
+) -> tuple[Scope, dict[exp.Window, exp.Window]]:
+    """The rows with columns for what window functions are over: a row for which one fails is in none."""
+    resolved = {window: scope.resolved(full) for window, full in whole.items()}
+    scope, parts = with_parts(scope, list(resolved.values()))
+    made: dict[exp.Window, exp.Window] = {}
+    for window, full in resolved.items():
+        found = replaced(full, parts.get)
+        assert isinstance(found, exp.Window)
+        made[window] = found
+    return scope, made
 
 
 def _grouping_sets(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import pyarrow as pa
 from sqlglot import exp
@@ -326,7 +327,7 @@ def joined_back(scope: Scope, right: Relation, carry: Carry, how: str) -> Scope:
     return replace(scope, rows=rows.only(whole))
 
 
-def with_parts(scope: Scope, trees: Sequence[exp.Expr]) -> tuple[Scope, dict[exp.Expr, exp.Column]]:
+def with_parts(scope: Scope, trees: Sequence[exp.Expr]) -> tuple[Scope, dict[exp.Expr, exp.Expr]]:
     """The scope with columns for what is computed of single rows below aggregates and window functions.
 
     Args:
@@ -334,31 +335,41 @@ def with_parts(scope: Scope, trees: Sequence[exp.Expr]) -> tuple[Scope, dict[exp
         trees: over the relation's columns.
 
     Returns:
-        And the column that stands for each part. A part whose type isn't kept as DuckDB has it has none: as a
-        column it might mean something else.
+        And what stands for each part: the column, of the type that DuckDB has. A part of a type that a column
+        doesn't keep has none.
     """
-    parts: dict[exp.Expr, str] = {}
+    parts: dict[exp.Expr, tuple[str, str]] = {}
     for tree in trees:
         filtered = tree.find(exp.Filter) is not None  # what it leaves out may fail
         for part in [] if filtered else row_parts(tree):
-            if part not in parts and _is_kept(scope.rows, text := scope.sql(part)):
-                parts[part] = text
+            if part not in parts and (type_ := _kept_type(scope.rows, text := scope.sql(part))):
+                parts[part] = text, type_
     if not parts:
         return scope, {}
     names: list[str] = []
     for i in range(len(parts)):
         names.append(scope.fresh(f"part{i}", names))
-    rows = scope.rows.added(dict(zip(names, parts.values(), strict=True)))
-    made = {part: internal(name) for part, name in zip(parts, names, strict=True)}
+    texts = [text for text, _ in parts.values()]
+    rows = scope.rows.added(dict(zip(names, texts, strict=True)))
+    made: dict[exp.Expr, exp.Expr] = {}
+    for (part, (_, type_)), name in zip(parts.items(), names, strict=True):
+        column: exp.Expr = internal(name)
+        if type_ in _NARROWER:
+            column = exp.Cast(this=column, to=exp.DataType.build(type_, dialect="duckdb"))
+        made[part] = column
     return replace(scope, rows=rows), made
 
 
-def _is_kept(rows: Relation, text: str) -> bool:
-    """Whether an expression's type is one of Penstock's, as it is."""
+_NARROWER: Final = ("TINYINT", "SMALLINT", "UTINYINT", "USMALLINT", "UINTEGER", "TIMESTAMP")
+"""Types of DuckDB's whose values a column of a wider type keeps."""
+
+
+def _kept_type(rows: Relation, text: str) -> str | None:
+    """DuckDB's name of an expression's type, if a column keeps all its values."""
     try:
         [(_, found, name)] = types_of(
             {"rows": rows.schema.arrow}, f"SELECT ({text}) AS x FROM rows"
         )
-        return sql_type(known_type(found, name)) == name
+        return name if name in _NARROWER or sql_type(known_type(found, name)) == name else None
     except (EvaluationError, SchemaError):
-        return False
+        return None

@@ -17,8 +17,8 @@ from penstock.ops.over.functions import Frame, Function
 from penstock.ops.over.functions import Kind as FunctionKind
 from penstock.ops.over.operator import Ordered, WindowFunctions
 from penstock.sql.relation import Relation, quoted
-from penstock.sql.scope import Scope, with_parts
-from penstock.sql.trees import internal, replaced
+from penstock.sql.scope import Scope
+from penstock.sql.trees import internal
 
 __all__ = ["Over", "windowed"]
 
@@ -44,7 +44,7 @@ class Over:
     """
 
     name: str
-    tree: exp.Expr
+    tree: exp.Window
 
 
 @dataclass(frozen=True)
@@ -88,22 +88,12 @@ def windowed(scope: Scope, keys: Sequence[str], windows: Sequence[Over]) -> Scop
         scope = Scope(scope.rows.only(kept), scope.names, scope.window)
     if others:
         columns = [f"rows0.{quoted(name)}" for name in scope.rows.names]
-        trees = [scope.resolved(one.tree) for one in others]
-        wide, parts = with_parts(scope, [_without_partition(one) for one in trees])
-        for one, tree in zip(others, trees, strict=True):
-            columns.append(_text(wide, keys, Over(one.name, replaced(tree, parts.get))))
+        columns += [_text(scope, keys, one) for one in others]
         text = f"SELECT {', '.join(columns)} FROM rows0"
         row_key = scope.rows.row_key if retracts(scope.rows.node) else ()
-        rows = wide.rows.query((), (keys,), text, placed=keys, row_key=row_key)
+        rows = scope.rows.query((), (keys,), text, placed=keys, row_key=row_key)
         scope = Scope(rows, scope.names, scope.window)
     return scope
-
-
-def _without_partition(tree: exp.Expr) -> exp.Expr:
-    """A window function whose partitions are the relation's columns already."""
-    made = tree.copy()
-    made.set("partition_by", None)
-    return made
 
 
 def _text(scope: Scope, keys: Sequence[str], one: Over) -> str:

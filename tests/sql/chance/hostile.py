@@ -23,6 +23,7 @@ from multiprocessing import get_context
 from typing import Any, Final
 
 import duckdb
+import pyarrow as pa
 
 import penstock as ps
 from penstock.errors import SchemaError
@@ -36,6 +37,7 @@ TEXTS: Final = ("1", "5", "-3", "", "abc", "2020-02-30", "2020-02-28", "{", "[1]
 NUMBERS: Final = (0, 1, 2, -1, 5, 10, 2**31, 2**62, -(2**63), 2**63 - 1, None)
 FAILS: Final = object()
 Row = tuple[Any, ...]
+ARROW: Final = {"BIGINT": pa.int64(), "VARCHAR": pa.string()}
 T: Final = {"id": "BIGINT", "k": "BIGINT", "v": "BIGINT", "s": "VARCHAR"}
 U: Final = {"uid": "BIGINT", "j": "BIGINT", "w": "BIGINT", "y": "VARCHAR"}
 
@@ -139,12 +141,11 @@ class Oracle:
         """The value, or `FAILS`."""
         key = expression, row
         if key not in self.known:
-            names = ", ".join(
-                f"CAST(${i + 1} AS {t}) AS {n}" for i, (n, t) in enumerate(columns.items())
-            )
+            # Rows of Arrow's: what is constant would be folded, and might not fail.
+            values = [pa.array([v], ARROW[t]) for v, t in zip(row, columns.values(), strict=True)]
+            self.con.register("r", pa.table(values, list(columns)))
             try:
-                asked = f"SELECT {expression} FROM (SELECT {names})"
-                [(found,)] = self.con.execute(asked, list(row)).fetchall()
+                [(found,)] = self.con.execute(f"SELECT {expression} FROM r").fetchall()
             except duckdb.Error:
                 found = FAILS
             self.known[key] = found

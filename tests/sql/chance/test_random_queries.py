@@ -1,6 +1,6 @@
 """Random queries as views, over random changes, equal to DuckDB after every batch.
 
-PENSTOCK_SQL_QUERIES, PENSTOCK_SQL_TYPED, PENSTOCK_SQL_WINDOWS and PENSTOCK_SQL_PROGRAMS say how many,
+PENSTOCK_SQL_QUERIES, _TYPED, _WINDOWS, _PROGRAMS and _HOSTILE say how many,
 PENSTOCK_SQL_FIRST where to begin. Queries are views of one program, `TOGETHER` at a time: most of what one
 costs alone is the program. `run.py` runs as many as there is time for.
 """
@@ -13,6 +13,7 @@ from collections.abc import Callable
 import pytest
 from tests.effort import rounds
 from tests.sql.beside_duckdb import Difference, compare, compare_all, failing
+from tests.sql.chance.hostile import failures
 from tests.sql.chance.queries import random_program
 from tests.sql.chance.run import TOGETHER, parts_of, query_of, smaller, tried
 from tests.sql.chance.windows import random_windows
@@ -23,6 +24,7 @@ TYPED = rounds("PENSTOCK_SQL_TYPED", quick=10, full=200)
 WINDOWS = rounds("PENSTOCK_SQL_WINDOWS", quick=20, full=240)
 TYPED_TOGETHER = 25  # over one schema
 PROGRAMS = rounds("PENSTOCK_SQL_PROGRAMS", quick=2, full=16)
+HOSTILE = rounds("PENSTOCK_SQL_HOSTILE", quick=2, full=12)
 FIRST = int(os.environ.get("PENSTOCK_SQL_FIRST", "0"))
 
 
@@ -45,6 +47,12 @@ def test_random_queries_over_random_schemas_equal_duckdb() -> None:
         count = min(TYPED_TOGETHER, FIRST + TYPED - seed)
         _, failures = tried(seed, count, own_schema=True)
         assert not failures, "\n".join(failures)
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + HOSTILE))
+def test_expressions_that_fail_stop_nothing(seed: int) -> None:
+    """Rows for which they fail are left out or NULL, as each row alone says; the others are as ever."""
+    assert failures(seed) == []
 
 
 def test_random_window_functions_equal_duckdb() -> None:
