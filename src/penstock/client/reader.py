@@ -163,7 +163,9 @@ class Reader:
         try:
             while cursor.position < cursor.stop:
                 batches = self._cluster.attempt(
-                    f"read {cursor.name}", lambda: self._next_batches(cursor)
+                    f"read {cursor.name}",
+                    lambda: self._next_batches(cursor),
+                    by_id=cursor.topic_id is not None,
                 )
                 if batches is None:
                     continue

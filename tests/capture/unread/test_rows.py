@@ -163,7 +163,8 @@ def test_rows_that_are_too_long_are_dead_letters(source) -> None:
     rows, letters = newest(source, topic), source.letters()
     assert {len(row["v"]) % 20 for row in rows.values()} == {0, 1}
     assert max(len(row["v"]) for row in rows.values()) > 8_000
-    assert len(letters) == 2 * (600 - len(rows))
+    # Places and times take more digits or fewer: one row may have fitted the first time alone.
+    assert 0 <= len(letters) - 2 * (600 - len(rows)) <= 1
     assert (
         f"expected a record of at most 10,000 bytes, max.message.bytes of {topic}"
         in letters[0].reason

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -90,6 +91,11 @@ def test_a_program_goes_on_without_its_jvm(tmp_path: Path) -> None:
         wait_until(lambda: rows(directory, "two"), stderr.read_text, patience_s=PATIENCE_S)
         assert rows(directory, "one") == rows(directory, "two") == [("tea", 5)]
         assert rows(directory, "hours") == rows(directory, "hours_too") == [(5,)]
+        # A JVM that is killed while it starts is begun anew, and not counted as restarted.
+        runs = re.compile(rb"^(live|waiting for events)", re.MULTILINE)
+        wait_until(
+            lambda: runs.search(stderr.read_bytes()), stderr.read_text, patience_s=PATIENCE_S
+        )
         for killed, number, total in ((1, 4, 9), (2, 5, 14)):
             kill_java(child.pid)
             send(address, number)

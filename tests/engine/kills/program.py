@@ -7,6 +7,8 @@ Arguments: name, directory, address; `whole` or `before`, with `,transactions` o
 import os
 import sys
 
+import pyarrow as pa
+
 import penstock as ps
 
 
@@ -54,6 +56,7 @@ def pipeline(name: str, directory: str, address: str, which: str = "whole") -> p
     else:
         add_pairs(app, events, name)
         add_visits(app, events, name)
+        add_hostile(app, events, name)
     add_prices(app, events, name)
     totals = events.group_by("user").agg(total=ps.sum("v"))
     kinds = events.deduplicate("user", "page", within="5 seconds").group_by("user")
@@ -92,6 +95,22 @@ def add_visits(app: ps.App, events: ps.Stream, name: str) -> None:
     visits.to(f"{name}-visits")
     both = events.group_by("page", "user").agg(n=ps.count())
     app.view("spread", both.group_by("page").agg(users=ps.count(), most=ps.max("n")))
+
+
+def add_hostile(app: ps.App, events: ps.Stream, name: str) -> None:
+    """An expression that fails for some rows, twice in a step, and a function that raises for a few."""
+    parts = events.select("user", "at", part="1000 // (v % 400)", more="1000 // (v % 400) + 1")
+    parts.to(f"{name}-parts", partitions=2)
+    columns = "user STRING, page STRING, v BIGINT, at TIMESTAMP"
+    picked = events.where("v % 250 = 7").map_batches(picky, columns)
+    picked.to(f"{name}-picked", partitions=2)
+
+
+def picky(rows: pa.Table) -> pa.Table:
+    """Raises for a value that comes once in a while."""
+    if 507 in rows.column("v").to_pylist():
+        raise LookupError("507")
+    return rows
 
 
 def add_prices(app: ps.App, events: ps.Stream, name: str) -> None:

@@ -148,13 +148,21 @@ class Cluster:
         for connection in list(self._connections.values()):
             connection.interrupt()
 
-    def attempt(self, what: str, action: Callable[[], T], patience_s: float | None = None) -> T:
+    def attempt(
+        self,
+        what: str,
+        action: Callable[[], T],
+        patience_s: float | None = None,
+        *,
+        by_id: bool = False,
+    ) -> T:
         """Runs an action until it succeeds; between tries all connections are renewed.
 
         Args:
             what: what it does, to follow "expected to ".
             action: may be repeated.
             patience_s: other than the cluster's.
+            by_id: whether it asks for a topic by an id that stays: an unknown one is an unknown topic then.
 
         Raises:
             BrokerError: the broker refused for good, or patience ran out.
@@ -178,7 +186,7 @@ class Cluster:
                     raise
                 code = e.code if isinstance(e, BrokerError) else 0
                 limit = patience
-                if code in {UNKNOWN_TOPIC, UNKNOWN_TOPIC_ID}:
+                if code == UNKNOWN_TOPIC or (by_id and code == UNKNOWN_TOPIC_ID):
                     limit = min(patience, UNKNOWN_TOPIC_PATIENCE_S)
                 waited = time.monotonic() - begun
                 if waited + pause > limit:
