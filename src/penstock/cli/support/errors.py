@@ -20,6 +20,8 @@ FAILED: Final = 1
 INTERRUPTED: Final = 130
 PROGRAMS_SHOWN: Final = 5
 PROGRAM: Final = r"[\w*]+\.(py|sql)\b"
+_COMPLAINING: Final = {"py4j", "_duckdb"}
+"""Modules that complain of what threads in the background hold when the interpreter takes itself apart."""
 TEST: Final = r"test_|conftest\.|.*_test\."
 
 
@@ -154,38 +156,55 @@ def _unpiped(call: Callable[[], Any]) -> Any:
 
 def run_guarded(call: Callable[[], Any]) -> Any:
     """Calls, and turns exceptions into messages and exit codes."""
+    try:
+        return _said(call)
+    except SystemExit as done:
+        _leave(done.code if isinstance(done.code, int) else 0 if done.code is None else FAILED)
+        raise
+    except Exception:
+        _leave_if_unhandled()
+        raise
+
+
+def _said(call: Callable[[], Any]) -> Any:
+    """Calls; says the errors that are for people, and exits with their code."""
     debug = "--debug" in sys.argv
     try:
         return call()
-    except SystemExit as done:
-        _leave(done)
-        raise
-    except PenstockError as error:
+    except (PenstockError, OSError) as error:
         if debug:
             traceback.print_exc()
+        text = str(error)
+        if isinstance(error, OSError) and not isinstance(error, PenstockError):
+            where = f" ({error.filename})" if error.filename else ""
+            text = f"{error.strerror or error}{where}"
         click.secho("error: ", fg="red", bold=True, nl=False, err=True)
-        click.echo(str(error), err=True)
-        sys.exit(FAILED)
-    except OSError as error:
-        if debug:
-            traceback.print_exc()
-        click.secho("error: ", fg="red", bold=True, nl=False, err=True)
-        where = f" ({error.filename})" if error.filename else ""
-        click.echo(f"{error.strerror or error}{where}", err=True)
+        click.echo(text, err=True)
         sys.exit(FAILED)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
 
 
-def _leave(done: SystemExit) -> None:
-    """Lets a process that had Spark end before the interpreter takes itself apart.
+def _leave(code: int) -> None:
+    """Lets a process that had Spark or DuckDB end before the interpreter takes itself apart.
 
-    Spark's Python side leaves threads behind, of which native libraries complain then. All that a program
-    or a library does at its end is done before: `finally`, and functions registered with `atexit`.
+    Threads in the background still run then, such as those of Spark's Python side, and what their calls hold
+    is never let go: DuckDB's module lists it, dozens of lines after the error. All that a program or a
+    library does at its end is done before: `finally`, and functions registered with `atexit`.
     """
-    if "py4j" in sys.modules and "pytest" not in sys.modules:
-        code = done.code if isinstance(done.code, int) else 0 if done.code is None else FAILED
+    if _COMPLAINING & sys.modules.keys() and "pytest" not in sys.modules:
         atexit.register(_end, code)
+
+
+def _leave_if_unhandled() -> None:
+    """The same for an error that nobody expects: a program that catches it has a code of its own."""
+    before = sys.excepthook
+
+    def last(*error: Any) -> None:
+        before(*error)
+        _leave(FAILED)
+
+    sys.excepthook = last
 
 
 def _end(code: int) -> None:
