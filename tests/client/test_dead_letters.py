@@ -26,6 +26,7 @@ from penstock.client.letters import ledger as entries
 from penstock.client.letters.dead_letters import PRODUCER_MEMORY_MS, DeadLetters, Where
 from penstock.client.letters.ledger import Ledger, State
 from penstock.client.letters.repairing import parse_assignment, repaired_value
+from penstock.engine.store import Store, open_files
 from penstock.errors import CorruptError, UserError
 from penstock.wire.columns import header
 from penstock.wire.headers import header_values, raw_headers
@@ -401,6 +402,46 @@ def test_a_replay_says_what_would_be_late_again(address, origin, tmp_path: Path,
     )
     assert "late again" not in said("replay", topic, "--all", "--dry-run", "--to-topic", "other")
     assert "1 of these letters, such as 0/0, will be late again" in said("replay", topic, "--all")
+
+
+@pytest.mark.parametrize(
+    ("time", "said"),
+    [
+        (
+            {"kind": "field", "name": "at"},
+            "1 of these letters, such as 0/0, have an event time before",
+        ),
+        ({"kind": "timestamp"}, "3 of these letters, such as 0/0, have an event time before"),
+        (None, "in the pipeline shop, its event time isn't a field of a JSON object"),
+        ("unknown", "the pipeline shop has not run with this release yet"),
+        ("elsewhere", "no pipeline in this folder has read it from this broker"),
+    ],
+    ids=["field", "timestamp", "expression", "earlier release", "no pipeline"],
+)
+def test_a_replay_says_what_is_behind_the_watermark(
+    address, origin, tmp_path: Path, monkeypatch, time, said
+):
+    """Letters with any reason, by the version of the pipeline that reads their topic, if that says enough."""
+    topic = f"{origin}.dead-letters"
+    with Producer(address) as producer:
+        headers = [("penstock.reason", b"no such field: usr"), ("penstock.topic", origin.encode())]
+        headers += [("penstock.partition", b"0"), ("penstock.offset", b"7")]
+        values = pa.array(
+            [b'{"at": "2026-01-01T09:00:00Z"}', b'{"at": "2026-01-01T11:00:00Z"}', b"{"],
+            pa.binary(),
+        )
+        producer.send(topic, 0, None, values, np.full(3, NOW_MS, np.int64), headers=[headers] * 3)
+    times = {} if time in ("unknown", "elsewhere") else {origin: time}
+    version = {"version": 1, "name": "shop", "offsets": {origin: {"0": 9}}, "times": times}
+    version["watermark_us"] = {origin: (NOW_MS + 10 * 3_600_000) * 1000}
+    if time != "elsewhere":
+        Store(open_files(str(tmp_path / "shop.penstock/state"))).commit(1, version)
+    monkeypatch.chdir(tmp_path)
+    words = ["dlq", "replay", topic, "--all", "--broker", address]
+    found = CliRunner().invoke(main, words).stderr
+    assert said in found
+    assert found.index(said) < found.index("replayed 3 letters")
+    assert ("isn't known" in found) is not isinstance(time, dict)
 
 
 def test_a_letter_that_was_cut_is_not_replayed(address, origin):

@@ -52,6 +52,28 @@ def test_nothing_is_written_to_a_topic_before_the_plan(
     assert all(sends)
 
 
+def test_a_version_says_where_records_have_their_event_time() -> None:
+    """For those who have the letters and not the program; not where the value alone doesn't say it."""
+    flow = ps.App("timed")
+    times = {
+        "field": ps.event_time("at"),
+        "record": None,
+        "expression": ps.event_time("at - INTERVAL 1 HOUR"),
+        "sent": ps.event_time("at", sent="other"),
+    }
+    for topic, time in times.items():
+        flow.stream(topic, "at TIMESTAMP, other TIMESTAMP", time=time).to(f"{topic}.copy")
+    run = ps.testing.run(flow)
+    run.send("field", at="2026-01-01T00:00:00Z", other=None)
+    run.settle()
+    assert run.store.version(run.store.newest_version())["times"] == {
+        "field": {"kind": "field", "name": "at"},
+        "record": {"kind": "timestamp"},
+        "expression": None,
+        "sent": None,
+    }
+
+
 @pytest.mark.parametrize(
     ("rest", "waits_s"),
     [("1 hour", [8.0]), ("4 seconds", [2.0]), ("1 second", [0.5])],

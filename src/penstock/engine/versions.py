@@ -98,10 +98,23 @@ def of_program(version: Json, physical: Physical) -> Json:
         "shards": physical.shards,
         "unkeyed": sorted(physical.unkeyed),
         "sources": {source.topic: source.identity for source in graph.sources},
+        "times": {source.topic: _time_entry(source) for source in graph.sources},
         "nodes": sorted({node.identity for node in (*graph.sources, *graph.nodes)}),
         "outputs": {output.identity: output.topic for output in graph.outputs},
         "views": {view.name: _view_entry(view.node) for view in graph.views},
     }
+
+
+def _time_entry(source: Source) -> Json | None:
+    """Where a record has its event time, for readers without the program; None: its value doesn't say."""
+    time = source.time
+    if time.processing:
+        return {"kind": "processing"}
+    if time.computed or time.sent or source.changelog is not None:
+        return None
+    if time.column is None:
+        return {"kind": "timestamp"}
+    return {"kind": "field", "name": time.column} if source.format is None else None
 
 
 def operator_entry(placed: Placed, traces: Json) -> Json:

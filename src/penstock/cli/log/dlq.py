@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import orjson
 
-from penstock.cli.support.address import find_broker
+from penstock.cli.support.address import VARIABLE, find_broker
 from penstock.cli.support.moments import moment_ms
 from penstock.cli.support.options import BrokerGroup, broker_option, client_settings, form_option
 from penstock.cli.support.progress import counter
@@ -90,6 +91,9 @@ def _filters(command: Decorated) -> Decorated:
     return found
 
 
+_REPAIR_TIME: Final = (
+    'Repair their time first, or allow late rows in the program (lateness=…, or late="correct")'
+)
 _letters = click.argument("letters", nargs=-1, metavar="[PARTITION/OFFSET]...")
 _all = click.option("--all", "everything", is_flag=True, help="All open letters.")
 _yes = click.option("--yes", is_flag=True, help="Don't ask.")
@@ -312,7 +316,7 @@ def repair(
                 repaired.append(letter.id)
         note(f"repaired {len(repaired)} letter{'' if len(repaired) == 1 else 's'} of {topic}")
         if then_replay and repaired:
-            _say_late(dead, Where(ids=frozenset(repaired)))
+            _say_late(broker, dead, Where(ids=frozenset(repaired)))
             note(f"replayed {dead.replay(Where(ids=frozenset(repaired)))}")
 
 
@@ -346,7 +350,7 @@ def replay(
     where = chosen.meant(everything=everything)
     with _open(broker, topic) as dead, counter("replayed") as tick:
         if to_topic is None:
-            _say_late(dead, chosen.open())
+            _say_late(broker, dead, chosen.open())
         if dry_run:
             count = sum(one.letters for one in dead.summary(chosen.open()))
             note(f"{count} letters would be sent; {len(dead.ledger().unfinished)} replays finished")
@@ -355,17 +359,43 @@ def replay(
     note(f"replayed {sent} letter{'' if sent == 1 else 's'} of {topic}")
 
 
-def _say_late(dead: DeadLetters, where: Where) -> None:
-    """Says how many of these letters would be late again; another topic may have another watermark."""
+def _say_late(broker: str | None, dead: DeadLetters, where: Where) -> None:
+    """Says how many of these letters would be late; another topic may have another watermark.
+
+    A letter with any reason may lie behind the watermark by now.
+    """
+    from penstock.cli.log.watermarks import Watermarks
+    from penstock.client.letters.dead_letters import TOPIC_SUFFIX
     from penstock.client.letters.lateness import late_again
 
-    late = [one.id for one in dead.letters(where) if late_again(one.reason, one.value)]
-    if late:
+    known = Watermarks(find_broker(broker), broker or os.environ.get(VARIABLE))
+    again, behind, others = [], [], set()
+    for one in dead.letters(where):
+        if late_again(one.reason, one.value):
+            again.append(one.id)
+            continue
+        if one.origin_offset < 0:  # a row that an operator made: no topic has it
+            continue
+        others.add(one.origin)
+        if any(m.is_after(one.value, one.timestamp_ms) for m in known.marks(one.origin)):
+            behind.append(one.id)
+    if again:
         note(
-            f"{len(late)} of these letters, such as {late[0][0]}/{late[0][1]}, will be late again: their "
-            "event time is before the watermark. Repair their time first, or allow late rows in the "
-            'program (lateness=…, or late="correct")'
+            f"{_these(again)} will be late again: their event time is before the watermark. {_REPAIR_TIME}"
         )
+    if behind:
+        note(
+            f"{_these(behind)} have an event time before the watermark of their topic, and will be late "
+            f"letters where their windows are closed. {_REPAIR_TIME}"
+        )
+    if dead.topic.endswith(TOPIC_SUFFIX):
+        for topic in sorted(filter(None, others)):
+            if (why := known.unknown(topic)) is not None:
+                note(f"how many letters of {topic} are before its watermark isn't known: {why}")
+
+
+def _these(letters: list[tuple[int, int]]) -> str:
+    return f"{len(letters)} of these letters, such as {letters[0][0]}/{letters[0][1]},"
 
 
 @dlq.command("drop")
