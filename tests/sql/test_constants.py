@@ -1,4 +1,4 @@
-"""Constant tables: VALUES and queries without a FROM, alone and beside streams."""
+"""Constant tables, alone and beside streams: VALUES, queries without a FROM, and the row of nothing."""
 
 from __future__ import annotations
 
@@ -79,6 +79,61 @@ def test_constants_need_no_records() -> None:
     run.change(app)
     run.settle()
     assert run.view("v").rows() == [{"x": 3}]
+
+
+OF_NOTHING = {
+    "kept_up": "SELECT count(*) AS n, sum(id) AS s FROM t",
+    "computed": "SELECT count(*) AS n, sum(id) AS s, list(id) AS l FROM t",
+    "few": "SELECT count(*) AS n FROM t HAVING count(*) < 2",
+    "total": "SELECT id, count(*) AS n FROM t GROUP BY ROLLUP (id)",
+    "above": "SELECT n + 1 AS n FROM kept_up",
+    "scalar": "SELECT 1 AS one, (SELECT max(id) FROM t) AS newest",
+}
+
+
+def test_aggregates_without_group_by_have_a_row_of_nothing() -> None:
+    """It is there before the first record, and when the last row is gone, as in DuckDB."""
+    con = duckdb.connect(":memory:")
+    con.execute("CREATE TABLE t(id BIGINT)")
+    app = SqlFlow("shop")
+    app.table("t", "id BIGINT", key="id")
+    for name, query in OF_NOTHING.items():
+        con.execute(f"CREATE VIEW {name} AS {query}")
+        app.view(name, sql=query)
+    run = ps.testing.run(app)
+    for change in ["INSERT INTO t VALUES (7)", "DELETE FROM t", None]:
+        for name in OF_NOTHING:
+            found = [tuple(one.values()) for one in run.view(name).rows()]
+            answer = con.execute(f"FROM {name}").fetchall()
+            assert sorted(found, key=str) == sorted(answer, key=str), name
+        if change is not None:
+            con.execute(change)
+            run.send_raw("t", b'{"id": 7}' if "INSERT" in change else None, key="7")
+
+
+@pytest.mark.parametrize("transactions", [False, True])
+@pytest.mark.parametrize("after", ["plan", "output", "commit"])
+def test_a_topic_gets_the_row_of_nothing_once(
+    transactions: bool, after: ps.testing.CrashPoint
+) -> None:
+    """Neither a crash in the first batch nor a restart writes it again; the first record takes it back."""
+    app = SqlFlow("shop", transactions=transactions)
+    app.stream("t", "id BIGINT")
+    app.view("v", sql="SELECT count(*) AS n FROM t").to("out", emit="changes")
+    run = ps.testing.run(app)
+    assert run.crash(after)
+    run.settle()
+    run.restart()
+    run.settle()
+    first = [record.value for record in run.log.records("out")]
+    assert len(first) == 1
+    assert b'"n":0' in (first[0] or b"")
+    run.send("t", id=1)
+    run.settle()
+    assert [b'"before":{"n":0}' in (one.value or b"") for one in run.log.records("out")] == [
+        False,
+        True,
+    ]
 
 
 @pytest.mark.parametrize(

@@ -414,13 +414,13 @@ class Driver:
         return bool(now_us - self.version["wall_us"] >= found.keep_us)
 
     def _wakes(self, frontiers: dict[str, list[int]]) -> bool:
-        """Whether moving the frontiers alone would give rows, or constants are to be given at first."""
+        """Whether moving the frontiers alone would give rows, or rows of nothing are to be given at first."""
         before = self.version["frontier_us"]
         return any(
             placed.operator.wakes(
                 before.get(name, [NO_TIME] * len(frontiers[name])), frontiers[name]
             )
-            or (not placed.node.inputs and name not in before)
+            or (placed.operator.always and name not in before)
             for name, placed in self.physical.placed.items()
         )
 

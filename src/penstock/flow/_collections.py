@@ -123,7 +123,11 @@ class Collection:
         return Windowed(self, window, kept_us, corrected_us)
 
     def group_by(self, *keys: str) -> Grouped:
-        """Groups all rows by the given columns; `agg` then gives a table."""
+        """Groups all rows by the given columns; `agg` then gives a table.
+
+        Without columns, all rows are one group. Like every group, it is in the table only while it has rows;
+        SQL's aggregates without GROUP BY have one row also of none.
+        """
         return Windowed(self, Window("none")).group_by(*keys)
 
     def distinct(self) -> Table:
