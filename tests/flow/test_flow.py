@@ -311,12 +311,16 @@ def test_mistakes_are_refused(
         ("CASE WHEN v > 1 THEN coalesce(random(), 1) END > 0", "random()", "hash("),
         ("favg(v) > 1", "the aggregate favg()", "group_by"),
         ("weighted_avg(v, 1) > 1", "the aggregate weighted_avg()", "group_by"),
+        ("unnest(tags) = 'a'", "unnest()", "Stream.unnest"),
+        ("len(tags) + unlist([v]) > 1", "unlist()", "UNNEST(array)"),
+        ("generate_subscripts(tags, 1) > 1", "unnest(generate_series(1, ", "Stream.unnest"),
+        ("regexp_split_to_table(user, '/') = 'a'", "unnest(string_split_regex(", "Stream.unnest"),
         ("v IN (SELECT random())", "SELECT", "group_by"),
         ("EXISTS (SELECT now())", "SELECT", "group_by"),
     ],
 )
 def test_an_expression_is_a_function_of_its_row(text: str, found: str, advice: str) -> None:
-    """What a repeated batch would compute differently is refused, with what to use instead."""
+    """What a repeated batch computes differently, or makes rows, is refused, with what to use instead."""
     with pytest.raises(SchemaError, match="expected an expression") as caught:
         clicks().where(text)
     assert found in str(caught.value)

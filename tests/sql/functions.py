@@ -14,7 +14,7 @@ from typing import Final
 import sqlglot
 
 from penstock.expr.duck import connection
-from penstock.expr.purity import names_aggregate, varies
+from penstock.expr.purity import makes_rows, names_aggregate, varies
 from penstock.sql.aggregation import call_of
 
 __all__ = ["Kind", "functions", "markdown"]
@@ -60,7 +60,8 @@ def functions() -> tuple[Kind, ...]:
         if _NAME.fullmatch(name) and not _INNER.fullmatch(name)
     }
     refused = {name for name in found if varies(connection(), name, arguments=2)}
-    of_rows = {n for n, types in found.items() if types & {"scalar", "macro"}} - refused
+    many = {name for name in found if makes_rows(connection(), name)}
+    of_rows = {n for n, types in found.items() if types & {"scalar", "macro"}} - refused - many
     aggregates = {name for name in found if names_aggregate(connection(), name)} - refused
     by_change = {name for name in aggregates if _is_kept(name, windowed=False)}
     of_windows = {name for name in aggregates if _is_kept(name, windowed=True)} - by_change
@@ -88,6 +89,7 @@ def functions() -> tuple[Kind, ...]:
         ),
         kind("functions of a row", "row by row", of_rows - aggregates),
         kind("refused", "they depend on the clock, on chance, or on the session", refused),
+        kind("refused", "they make rows: write UNNEST of an array", many),
     )
 
 

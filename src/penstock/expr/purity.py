@@ -3,7 +3,7 @@
 A batch may be computed again after a crash, and anywhere: what it wrote the first time stays, and what
 it writes now takes the same sequence numbers. So an expression must give the same for the same row
 whenever it is computed: nothing of the wall clock, of chance, of the session, or of the other rows that
-happen to be in the batch.
+happen to be in the batch. And it is one value: UNNEST makes rows, which no expression does.
 
 Which functions those are, DuckDB's own catalogue says (`duckdb_functions()`: `stability`); the
 expression is read by DuckDB's own parser. A macro is what it expands to. Keyword forms (CURRENT_DATE)
@@ -26,7 +26,7 @@ from penstock.errors import SchemaError
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["check_pure", "check_query_pure", "names_aggregate", "varies"]
+__all__ = ["check_pure", "check_query_pure", "makes_rows", "names_aggregate", "varies"]
 
 _CLOCK: Final = frozenset(
     {
@@ -44,6 +44,9 @@ _ALSO_VOLATILE: Final = frozenset(
         "current_localtimestamp",
     }
 )  # fmt: skip
+_MAKE_ROWS: Final = frozenset(
+    {"unnest", "unlist"}
+)  # of DuckDB's binder; the catalogue has no such kind
 _SAMPLES: Final = frozenset({"reservoir_quantile"})  # aggregates of rows that chance chooses
 _FAILS: Final = "error"  # volatile in name only, lest it be folded: it fails for the same rows
 _FILTER: Final = ". WHERE at > now() - INTERVAL 1 HOUR compares with event time"
@@ -73,11 +76,21 @@ class _Catalogue:
 
 @dataclass(frozen=True)
 class _Found:
-    """A function that isn't of one row alone: the one that was written, and what it comes down to."""
+    """A function that isn't of one row alone: the one that was written, and what it comes down to.
+
+    Attributes:
+        name: in lower case.
+        shown: as messages show it.
+        body: what it expands to; None where it is no macro.
+        is_aggregate: whether it is of many rows.
+        makes_rows: whether it gives many rows.
+    """
 
     name: str
     shown: str
-    is_aggregate: bool
+    body: str | None = None
+    is_aggregate: bool = False
+    makes_rows: bool = False
 
 
 def check_pure(con: duckdb.DuckDBPyConnection, sql: str, text: str, schema: Schema) -> None:
@@ -100,6 +113,12 @@ def check_pure(con: duckdb.DuckDBPyConnection, sql: str, text: str, schema: Sche
         raise SchemaError(
             f"expected an expression over the columns of one row; found the aggregate {found.shown} in "
             f"{text!r}. Aggregate with group_by(…).agg(…)"
+        )
+    if found.makes_rows:
+        what = found.shown if found.body is None else f"{found.shown}, which is {found.body},"
+        raise SchemaError(
+            f"expected an expression that gives one value for each row; found {what} in {text!r}. Compute "
+            "the array as a column and use Stream.unnest; in SQL, write FROM t, UNNEST(array) AS u(element)"
         )
     raise SchemaError(
         "expected an expression that gives the same whenever it is computed, because a batch may be "
@@ -133,7 +152,7 @@ def varies(con: duckdb.DuckDBPyConnection, name: str, arguments: int) -> bool:
     if name in catalogue.volatile or name in _SAMPLES or (name == _AGE and arguments == 1):
         return True
     return any(
-        not one.is_aggregate
+        not one.is_aggregate and not one.makes_rows
         for parameters, body in catalogue.macros.get(name, ())
         for one in _impure(con, body, parameters)
     )
@@ -145,6 +164,15 @@ def names_aggregate(con: duckdb.DuckDBPyConnection, name: str) -> bool:
     return name in catalogue.aggregates or any(
         one.is_aggregate
         for parameters, body in catalogue.macros.get(name, ())
+        for one in _impure(con, body, parameters)
+    )
+
+
+def makes_rows(con: duckdb.DuckDBPyConnection, name: str) -> bool:
+    """Whether a call gives many rows, as UNNEST does; of a macro, what it expands to."""
+    return name in _MAKE_ROWS or any(
+        one.makes_rows
+        for parameters, body in _catalogue(con).macros.get(name, ())
         for one in _impure(con, body, parameters)
     )
 
@@ -176,14 +204,17 @@ def _impure(con: duckdb.DuckDBPyConnection, sql: str, columns: frozenset[str]) -
             if arguments is None and name in known:
                 continue
             shown = name.upper() if arguments is None else f"{name}()"
-            written = macro or _Found(name, shown, is_aggregate=False)
+            written = macro or _Found(name, shown)
             if name in catalogue.aggregates:
                 yield replace(written, is_aggregate=True)
             elif name in catalogue.volatile or (name == _AGE and arguments == 1):
                 yield written
+            elif name in _MAKE_ROWS and arguments is not None:
+                yield replace(written, makes_rows=True)
             elif name not in seen:
                 seen.add(name)
-                pending += [(body, args, written) for args, body in catalogue.macros.get(name, ())]
+                for parameters, body in catalogue.macros.get(name, ()):
+                    pending.append((body, parameters, macro or replace(written, body=body)))
 
 
 def _names(node: Any) -> Iterator[tuple[str, int | None]]:

@@ -29,6 +29,11 @@ REFUSED = {
     "SELECT unnest([k]) AS a, unnest([v]) AS b FROM t": "expected one UNNEST in SELECT",
     "SELECT unnest([[k]], recursive := true) AS a FROM t": "expected UNNEST of one array in SELECT",
     "SELECT unnest({'a': k}) AS a FROM t": "expected an array in UNNEST",
+    "SELECT generate_subscripts([k], 1) AS i FROM t": "one value for each row; found generate_subscripts",
+    "SELECT id FROM t ORDER BY unlist([k]) LIMIT 1": "one value for each row; found unlist",
+    "SELECT x, count(*) AS n FROM (SELECT regexp_split_to_table(k::VARCHAR, ',') AS x FROM t) GROUP BY x": (
+        r"one value for each row; found regexp_split_to_table\(\), which is unnest\(string_split_regex"
+    ),
     "SELECT t.id FROM t, UNNEST([t.k]) WITH ORDINALITY AS w": "WITH ORDINALITY AS",
 }
 
