@@ -67,3 +67,19 @@ def test_with_union_a_cycle_ends_by_itself() -> None:
     run.send("t", id="a", parent="b")
     run.send("t", id="b", parent="a")
     assert len(run.view("v").rows()) == 4
+
+
+def test_a_row_that_fails_in_a_recursion_is_null_there() -> None:
+    """The other rows' recursions are as ever."""
+    app = ps.App("p")
+    app.table("t", "id BIGINT, s STRING", key="id")
+    app.view(
+        "v",
+        sql="WITH RECURSIVE r(id, n) AS (SELECT id, s::INT FROM t UNION ALL "
+        "SELECT id, n - 1 FROM r WHERE n > 4) SELECT * FROM r",
+    )
+    run = ps.testing.run(app)
+    for i, text in enumerate(("5", "abc")):
+        run.send("t", id=i, s=text)
+    found = [(row["id"], row["n"]) for row in run.view("v").rows()]
+    assert found == [(0, 4), (0, 5), (1, None)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from sqlglot import exp
 
 __all__ = ["query_of_failing", "row_parts", "tried_query"]
+
+FAILS: Final = "error"
+"""The function that fails for each row."""
 
 
 def query_of_failing(query: str, tables: Mapping[str, pa.Table]) -> pa.Table:
@@ -157,9 +160,20 @@ def tried_query(query: str) -> str | None:
         tree = sqlglot.parse_one(query, dialect="duckdb")
     except sqlglot.errors.SqlglotError:
         return None
-    for part in row_parts(tree):
-        part.replace(exp.Anonymous(this="TRY", expressions=[part.copy()]))
+    for whole in row_parts(tree):
+        for part in _held(whole):
+            part.replace(exp.Anonymous(this="TRY", expressions=[part.copy()]))
     return tree.sql(dialect="duckdb")
+
+
+def _held(part: exp.Expr) -> list[exp.Expr]:
+    """The parts of a part that `TRY` takes: it refuses `error(…)`, with which a recursion ends, too."""
+    from sqlglot import exp
+
+    if not any(one.name.lower() == FAILS for one in part.find_all(exp.Anonymous)):
+        return [part]
+    children = (one for child in part.iter_expressions() for one in row_parts(child))
+    return [one for child in children for one in _held(child)]
 
 
 def row_parts(tree: exp.Expr) -> list[exp.Expr]:
