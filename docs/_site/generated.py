@@ -224,8 +224,11 @@ def _command(one: click.Command, name: str, parent: click.Context | None) -> Ite
     usage = " ".join(one.collect_usage_pieces(context))
     yield f"```\n{name} {usage}\n```\n"
     yield _paragraphs(one.help or one.short_help or "")
+    # Click keeps the help option that a command was first asked for, under whatever names.
     options = [
-        found for each in one.get_params(context) if (found := each.get_help_record(context))
+        ("-h, --help", found[1]) if "--help" in each.opts else found
+        for each in one.get_params(context)
+        if (found := each.get_help_record(context))
     ]
     if options:
         yield "\n| option | meaning |\n|---|---|"
