@@ -1,13 +1,15 @@
 """Parts of pages that are made from the program itself.
 
 What is between `<!-- python NAME … -->` and `<!-- end -->` is the documentation of public names, behind
-`<!-- commands -->` that of the command line, and behind `<!-- topic settings -->` a table of them.
+`<!-- fields CLASS … -->` the fields of dataclasses, behind `<!-- commands -->` the command line, and behind
+`<!-- topic settings -->` a table of them.
 `scripts/reference.py` writes them into the pages. The site has the public names as directives of Sphinx
 instead, and in the index, for `<!-- other pages -->`, the pages that no other list has.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 import re
@@ -43,7 +45,7 @@ SECTIONS: Final = {
 }
 SECTION: Final = re.compile(rf"^({'|'.join(SECTIONS)}):\s*(.*)$")
 PART: Final = re.compile(
-    r"^(?P<begin><!-- (?P<what>python [^>]+|commands|topic settings) -->)$.*?^<!-- end -->$",
+    r"^(?P<begin><!-- (?P<what>python [^>]+|fields [^>]+|commands|topic settings) -->)$.*?^<!-- end -->$",
     re.MULTILINE | re.DOTALL,
 )
 KINDS: Final = {
@@ -78,7 +80,8 @@ def _made(what: str, name: Callable[[str], str]) -> str:
         return commands()
     if what == "topic settings":
         return topic_settings()
-    return "\n".join(name(one) for one in what.split()[1:])
+    kind, *names = what.split()
+    return "\n".join(map(fields if kind == "fields" else name, names))
 
 
 def fill(app: Sphinx, _page: str, source: list[str]) -> None:
@@ -263,6 +266,27 @@ def _escape(text: str) -> str:
 
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def fields(name: str) -> str:
+    """A dataclass of the package: what each field is."""
+    module, _, attribute = f"penstock.{name}".rpartition(".")
+    one = getattr(importlib.import_module(module), attribute)
+    about = inspect.getdoc(one) or ""
+    rows = [f"### {attribute}\n", _escape(about.split("\n\n")[0]), "", "| field | type | meaning |"]
+    rows.append("|---|---|---|")
+    meanings = _meanings(about)
+    for each in dataclasses.fields(one):
+        kind = re.sub(r"(Mapping|Sequence)\b", lambda found: found[1].lower(), str(each.type))
+        rows.append(f"| `{each.name}` | `{_cell(kind)}` | {_cell(meanings[each.name])} |")
+    return "\n".join([*rows, ""])
+
+
+def _meanings(about: str) -> dict[str, str]:
+    """By name, what the section `Attributes` of a docstring says."""
+    _, _, section = about.partition("Attributes:\n")
+    found = re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", section, re.MULTILINE)
+    return dict(found)
 
 
 def topic_settings() -> str:

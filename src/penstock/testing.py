@@ -38,8 +38,9 @@ from penstock.engine.hosts.local import LocalHost
 from penstock.engine.hosts.shaken import ShakenHost, not_the_same
 from penstock.engine.log import Outgoing, Writer
 from penstock.engine.plan import Execute, Limits, Work
+from penstock.engine.record.report import Report
 from penstock.engine.runtime import assemble, find_upgrade, upgrade_job
-from penstock.engine.store import Json, Store
+from penstock.engine.store import Store
 from penstock.engine.tasks import Job
 from penstock.engine.upgrade import Outputs, Upgrade
 from penstock.engine.watermarks import LOOK_EVERY_US
@@ -418,7 +419,7 @@ class Run:
             raise FlowError(f"expected after as one of {get_args(CrashPoint)}; found {after!r}")
         commit = self.store.commit
 
-        def execute(work: Work) -> list[Json]:
+        def execute(work: Work) -> list[Report]:
             if after == "plan":
                 work.write()
                 raise _Died
@@ -501,7 +502,7 @@ class Run:
         return self.topic(f"{self._graph.name}.dead-letters")
 
 
-def _nothing_to_execute(work: Work) -> list[Json]:
+def _nothing_to_execute(work: Work) -> list[Report]:
     raise AssertionError(work.attempt())
 
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from tests.effort import rounds
+from tests.engine.record import samples
 
 from penstock.broker.process import BrokerProcess
 from penstock.cli import main
@@ -26,6 +27,7 @@ from penstock.client.letters import ledger as entries
 from penstock.client.letters.dead_letters import PRODUCER_MEMORY_MS, DeadLetters, Where
 from penstock.client.letters.ledger import Ledger, State
 from penstock.client.letters.repairing import parse_assignment, repaired_value
+from penstock.engine.record.version import TimeEntry
 from penstock.engine.store import Store, open_files
 from penstock.errors import CorruptError, UserError
 from penstock.wire.columns import header
@@ -432,10 +434,12 @@ def test_a_replay_says_what_is_behind_the_watermark(
         )
         producer.send(topic, 0, None, values, np.full(3, NOW_MS, np.int64), headers=[headers] * 3)
     times = {} if time in ("unknown", "elsewhere") else {origin: time}
-    version = {"version": 1, "name": "shop", "offsets": {origin: {"0": 9}}, "times": times}
-    version["watermark_us"] = {origin: (NOW_MS + 10 * 3_600_000) * 1000}
+    times = {topic: one and TimeEntry(**one) for topic, one in times.items()}
+    marks = {origin: (NOW_MS + 10 * 3_600_000) * 1000}
+    offsets = {origin: {0: 9}}
+    version = samples.version(name="shop", offsets=offsets, times=times, watermark_us=marks)
     if time != "elsewhere":
-        Store(open_files(str(tmp_path / "shop.penstock/state"))).commit(1, version)
+        Store(open_files(str(tmp_path / "shop.penstock/state"))).commit(version)
     monkeypatch.chdir(tmp_path)
     words = ["dlq", "replay", topic, "--all", "--broker", address]
     found = CliRunner().invoke(main, words).stderr

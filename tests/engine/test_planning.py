@@ -9,7 +9,9 @@ import orjson
 import pytest
 
 import penstock as ps
-from penstock.engine.plan import SWITCH, Work
+from penstock.engine.plan import Work
+from penstock.engine.record.plan import Switch
+from penstock.engine.record.version import TimeEntry
 from penstock.errors import FencedError
 from penstock.testing import Run
 
@@ -66,9 +68,9 @@ def test_a_version_says_where_records_have_their_event_time() -> None:
     run = ps.testing.run(flow)
     run.send("field", at="2026-01-01T00:00:00Z", other=None)
     run.settle()
-    assert run.store.version(run.store.newest_version())["times"] == {
-        "field": {"kind": "field", "name": "at"},
-        "record": {"kind": "timestamp"},
+    assert run.store.version(run.store.newest_version()).times == {
+        "field": TimeEntry("field", "at"),
+        "record": TimeEntry("timestamp"),
         "expression": None,
         "sent": None,
     }
@@ -116,7 +118,7 @@ def test_the_plan_that_was_written_first_counts() -> None:
         plan = work.attempt()
         if not others:
             splits = tuple(replace(split, end=split.start + 2) for split in plan.splits)
-            run.store.write_plan(plan.version, replace(plan, splits=splits).to_json())
+            run.store.write_plan(replace(plan, splits=splits))
             others += 1
         return host.execute(work)
 
@@ -137,7 +139,7 @@ def test_a_batch_whose_number_a_changed_program_takes_is_not_run() -> None:
 
     def execute(work: Work) -> Any:
         number = work.attempt().version
-        run.store.write_plan(number, {"version": number, "program": "another", SWITCH: True})
+        run.store.write_plan(Switch(number, "another", "upgrade"))
         return host.execute(work)
 
     with pytest.raises(FencedError, match="a changed program takes the pipeline over"):

@@ -50,7 +50,7 @@ def test_a_savepoint_keeps_its_files() -> None:
     assert (
         ps.testing.View("", Snapshot(run.store, found.content).table("per_user")).rows() == before
     )
-    files = live(o["traces"] for o in found.content["operators"].values())
+    files = live(found.content.states())
     assert files
     drop_savepoint(run.store, "one")
     feed(run, 120, 40)
@@ -99,7 +99,7 @@ def test_a_damaged_version_is_not_pinned() -> None:
     feed(run, 0, 3)
     create_savepoint(run.store, "good", 7)
     version = run.store.version(3)
-    path = min(live(o["traces"] for o in version["operators"].values()))
+    path = min(live(version.states()))
     run.store.files.delete(path)
     with pytest.raises(CorruptError, match=path):
         create_savepoint(run.store, "bad", 7)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from tests.engine.record.samples import plan, version
 
 import penstock as ps
 from penstock.app import App  # now: its default is a name that a test changes
 from penstock.engine import store as module
 from penstock.engine.driver import Driver
+from penstock.engine.record.plan import Split
+from penstock.engine.record.version import Counts, Version
 from penstock.engine.runtime import assemble
 from penstock.engine.store import Store
 from penstock.engine.upkeep.keeper import VACUUM_EVERY, Keeper
@@ -21,8 +26,8 @@ def test_any_flipped_or_missing_byte_is_noticed() -> None:
     files = MemoryStateFiles()
     store = Store(files)
     epoch = store.claim("one")
-    store.write_plan(1, {"version": 1, "splits": [{"topic": "t", "start": 0, "end": 10}]})
-    store.commit(1, {"version": 1, "offsets": {"t": {"0": 10}}, "counts": {"rows": {"t": 10}}})
+    store.write_plan(plan(1, splits=(Split("t", 0, 0, 10, None, 0),)))
+    store.commit(version(1, offsets={"t": {0: 10}}, counts=Counts(rows={"t": 10})))
     store.claim("two")
     looks = {
         "plans/00000000000000000001.json": lambda: Store(files).plan(1),
@@ -42,7 +47,7 @@ def test_any_flipped_or_missing_byte_is_noticed() -> None:
                 look()
         files.delete(path)
         files.create(path, good)
-    assert Store(files).version(1)["version"] == 1
+    assert Store(files).version(1).number == 1
 
 
 def test_the_newest_version_is_found_from_wherever_one_looked_before() -> None:
@@ -52,12 +57,12 @@ def test_the_newest_version_is_found_from_wherever_one_looked_before() -> None:
     assert reader.newest_version() == 0
     for upto in (1, 2, 4, 20, 21, 100):
         for number in range(writer.newest_version() + 1, upto + 1):
-            writer.commit(number, {"version": number})
+            writer.commit(version(number))
         assert reader.newest_version() == upto
     for number in (100, 99):
         files.delete(f"versions/{number:020d}.json")
     assert reader.newest_version() == 98
-    writer.commit(99, {"version": 99})
+    writer.commit(version(99))
     for number in range(1, 99):
         files.delete(f"versions/{number:020d}.json")
     assert reader.newest_version() == 99
@@ -109,13 +114,13 @@ def test_an_app_says_how_many_versions_are_kept() -> None:
         )[1]
 
     content = owner(versions_kept=8).version
-    assert content[module.KEPT] == 8
+    assert content.versions_kept == 8
     for number in range(1, 101):
-        store.commit(number, {**content, "version": number, "name": "few"})
-    assert owner().version.get(module.KEPT) is None
+        store.commit(replace(content, number=number))
+    assert owner().version.versions_kept is None
     assert store.kept(100) == list(range(93, 101))
     store.vacuum(100, store.states_kept(100))
-    assert store.version(93)["version"] == 93
+    assert store.version(93).number == 93
     assert len(store.files.list("versions")) == 8
     assert Store(MemoryStateFiles()).versions_kept(0) == module.VERSIONS_KEPT
 
@@ -125,15 +130,15 @@ def test_many_versions_that_are_kept_are_seldom_read() -> None:
     read = []
 
     class Counting(Store):
-        def version(self, number: int) -> module.Json:
+        def version(self, number: int) -> Version:
             read.append(number)
             return super().version(number)
 
     store = Counting(MemoryStateFiles())
     keeper = Keeper(store)
     for number in range(1, 4_001):
-        content = {"version": number, "operators": {}, module.KEPT: 800}
-        store.commit(number, content)
+        content = version(number, versions_kept=800)
+        store.commit(content)
         keeper.committed(content, has_written=False)
     assert 800 <= len(store.files.list("versions")) <= 1_000
     assert len(read) <= 6 * 4_000

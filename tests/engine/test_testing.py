@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -288,7 +289,7 @@ def begin(run: Run) -> None:
     """Writes the plan of the next batch down, and no more."""
     plan = run._driver._new_plan(0)
     assert plan is not None
-    run.store.write_plan(plan.version, plan.to_json())
+    run.store.write_plan(plan)
 
 
 def test_a_batch_that_was_begun_belongs_to_its_program() -> None:
@@ -320,7 +321,7 @@ def test_a_batch_that_was_begun_says_how_far_it_is_behind() -> None:
     run.restart()
     progress = run.step()
     assert progress is not None
-    assert (progress.rows, progress.sources["clicks"]["lag"]) == (1, 1)
+    assert (progress.rows, progress.sources["clicks"].lag) == (1, 1)
 
 
 def test_records_that_retention_took_are_counted(caplog: pytest.LogCaptureFixture) -> None:
@@ -337,7 +338,8 @@ def test_records_that_retention_took_are_counted(caplog: pytest.LogCaptureFixtur
 
     run.log.read = read_from  # type: ignore[assignment, method-assign]
     run.log.start_offsets = lambda topics: {t: {0: first} for t in topics}  # type: ignore[method-assign]
-    run._driver.version["offsets"]["clicks"] = {"0": 0}
+    driver = run._driver
+    driver.version = replace(driver.version, offsets={"clicks": {0: 0}})
     progress = run.step()
     assert progress is not None
     assert progress.lost_rows == 2

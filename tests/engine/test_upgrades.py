@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import orjson
@@ -176,7 +177,7 @@ def test_a_changed_program_is_as_if_it_had_always_been(
     calm = undisturbed(run, program(*after))
     assert contents(run, after) == contents(calm, after)
     assert set(letters(run)) >= set(letters(calm)), "none is lost"
-    counts = run.store.version(run.store.newest_version())["counts"]
+    counts = asdict(run.store.version(run.store.newest_version()).counts)
     assert sum(counts["dead"].values()) == len(letters(run))
     if "events" not in {source.topic for source in run._graph.unused}:
         assert counts["rows"]["events"] == len(run.log.records("events"))
@@ -270,7 +271,7 @@ def test_how_a_pipeline_is_cut_may_change(what: str) -> None:
     run.change(app, **how)
     assert (run.store.newest_version() == version) == (what == "cores"), "cores need no switch"
     if what == "shards":
-        assert run.store.version(run.store.newest_version())["shards"] == 5
+        assert run.store.version(run.store.newest_version()).shards == 5
     for start in range(700, 900, 60):
         feed(run, chance, start, 20)
         if what == "partitions":  # a key's records lie in two partitions now
@@ -299,7 +300,7 @@ def test_a_rebuild_writes_nothing_twice() -> None:
     once = contents(run, ())
     dead = letters(run)
     run.change(program("windows", "large"), rebuild=True)
-    assert run.store.version(run.store.newest_version())["switches"] == 1
+    assert run.store.version(run.store.newest_version()).switches == 1
     assert contents(run, ()) == once
     assert letters(run) == dead
     run.change(program("windows", "large"), rebuild=True, outputs="all")
@@ -388,15 +389,15 @@ def test_a_view_stays_until_its_successor_is_there() -> None:
     assert upgrade is not None
     while not upgrade.done:
         newest = run.store.version(run.store.newest_version())
-        assert list(newest["views"]) == ["totals"]
+        assert list(newest.views) == ["totals"]
         upgrade.step(run.execute_backfill)
     run.restart()
     assert run.view("totals").rows() == before
     assert len(run.view("top").rows()) == 2
     run.change(program("top"))
     newest = run.store.version(run.store.newest_version())
-    assert list(newest["views"]) == ["top"]
-    assert len(newest["operators"]) == 2
+    assert list(newest.views) == ["top"]
+    assert len(newest.operators) == 2
 
 
 def test_topics_that_hold_records_get_what_is_new() -> None:
@@ -432,7 +433,7 @@ def test_what_an_upgrade_left_behind_goes() -> None:
         run.step()
     assert run.view("all").rows()
     left = [path for path in run.store.files.list("upgrades") if "/epochs/" not in path]
-    live = run.store.version(run.store.newest_version())["upgrades"]
+    live = run.store.version(run.store.newest_version()).upgrades
     assert all(path.split("/")[1] in live for path in left)
 
 
@@ -537,9 +538,9 @@ def test_what_retention_removed_is_reported(caplog: pytest.LogCaptureFixture) ->
     run.change(program("windows", "totals"))
     assert "complete from then on" in caplog.text
     newest = run.store.version(run.store.newest_version())
-    begins = [entry.get("begins") for entry in newest["operators"].values()]
-    assert {"events": {"0": 10, "1": 10}} in begins
-    assert None in begins
+    begins = [entry.begins for entry in newest.operators.values()]
+    assert {"events": {0: 10, 1: 10}} in begins
+    assert {} in begins
     [(view, begun)] = Snapshot(run.store, newest).status()["begins"].items()
     assert (view, begun) == ("totals", {"events": {"0": 10, "1": 10}})
     run.change(program("windows", "totals", key=None))  # each row to the shard of its key

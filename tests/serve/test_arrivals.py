@@ -8,8 +8,10 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.engine.record import samples
 from tests.patience import PATIENCE_S
 
+from penstock.engine.record.version import Version
 from penstock.engine.store import Store
 from penstock.errors import LimitError
 from penstock.serve import arrivals as module
@@ -19,14 +21,14 @@ from penstock.state import LocalStateFiles, MemoryStateFiles
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="others don't tell")
 
 
-def version(read: int) -> dict[str, object]:
-    return {"offsets": {"clicks": {"0": read}}}
+def version(number: int, read: int) -> Version:
+    return samples.version(number, offsets={"clicks": {0: read}})
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     store = Store(LocalStateFiles(tmp_path / "state", fsync=False))
-    store.commit(1, version(0))
+    store.commit(version(1, 0))
     return store
 
 
@@ -54,8 +56,8 @@ def test_a_commit_wakes_who_waits_for_a_write(store: Store) -> None:
     )
     reader.start()
     assert asked.wait(PATIENCE_S)
-    other.commit(2, version(1))
-    other.commit(3, version(2))
+    other.commit(version(2, 1))
+    other.commit(version(3, 2))
     reader.join(PATIENCE_S)
     assert found == [3]
     watcher = module._watcher()
@@ -68,7 +70,7 @@ def test_a_commit_wakes_who_waits_for_a_write(store: Store) -> None:
 def test_readers_are_distinguished_and_of_what_is_taken_back(store: Store, tmp_path: Path) -> None:
     """Each hears of its own pipeline, as long as it listens, also that versions go."""
     elsewhere = Store(LocalStateFiles(tmp_path / "other", fsync=False))
-    elsewhere.commit(1, version(0))
+    elsewhere.commit(version(1, 0))
     calls: list[str] = []
     with Arrivals(store) as one, Arrivals(elsewhere, lambda: calls.append("other")) as other:
         with Arrivals(store) as third:
@@ -79,7 +81,7 @@ def test_readers_are_distinguished_and_of_what_is_taken_back(store: Store, tmp_p
         assert not third.wait(0.0)
         assert not other.wait(0.0)
         assert not calls
-        elsewhere.commit(2, version(1))
+        elsewhere.commit(version(2, 1))
         assert other.wait(PATIENCE_S)
         assert calls
 
@@ -93,7 +95,7 @@ def test_a_folder_that_goes_and_comes_is_looked_for(store: Store) -> None:
         while reader.is_watched:
             assert reader.wait(PATIENCE_S)
         assert reader.pause_s() < module.LOOK_S_MAX
-        store.commit(1, version(0))
+        store.commit(version(1, 0))
         while not reader.is_watched:
             assert reader.wait(PATIENCE_S)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
-import orjson
 import pytest
 from tests.serve.committing import clicks, commit
 
@@ -67,7 +67,7 @@ def growing(tmp_path: Path) -> tuple[Path, Views]:
     for number in views.store.kept(views.version):  # a second apart
         content = views.store.version(number)
         views.store.files.delete(f"versions/{number:020d}.json")
-        views.store.commit(number, {**content, "wall_us": number * 1_000_000})
+        views.store.commit(replace(content, wall_us=number * 1_000_000))
     return tmp_path, views
 
 
@@ -88,7 +88,7 @@ def test_versions_of_the_past_are_read(growing: tuple[Path, Views]) -> None:
     for late in ("2999-01-01T00:00:00Z", "2 hours ago", "now"):
         assert views.sql(f"{total} AS OF TIMESTAMP '{late}'")["n"].to_pylist() == [30]
     content = views.store.version(first)
-    views.store.pin("early", {"name": "early", "content": content})
+    views.store.pin("early", content, 0)
     assert views.sql(f"{total} AS OF SAVEPOINT early")["n"].to_pylist() == [20]
     for wrong in ("VERSION 99", "TIMESTAMP '1969-01-01T00:00:00Z'", "TIMESTAMP '99999 days ago'"):
         with pytest.raises(
@@ -116,17 +116,17 @@ def test_a_reader_waits_for_its_write(growing: tuple[Path, Views]) -> None:
         views.wait_for("clicks", 0)
     looked: list[bool] = []
     content = views.store.version(views.version)
-    content["version"] += 1
-    content["offsets"]["clicks"][str(partition)] = end + 1
+    offsets = {"clicks": {**content.offsets["clicks"], partition: end + 1}}
+    content = replace(content, number=content.number + 1, offsets=offsets)
 
     def commit_later() -> bool:
         """Asked while it waits; the version that it waits for is committed meanwhile."""
         if len(looked) == 3:
-            Views(folder / "shop.penstock").store.commit(content["version"], content)
+            Views(folder / "shop.penstock").store.commit(content)
         looked.append(True)
         return False
 
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(views.wait_for, missing, 60.0, commit_later)
-        assert waiting.result() == content["version"]
-    assert orjson.dumps(views.status()["offsets"]) == orjson.dumps(content["offsets"])
+        assert waiting.result() == content.number
+    assert views.status()["offsets"]["clicks"][str(partition)] == end + 1

@@ -81,10 +81,10 @@ def test_joins_within_an_interval() -> None:
         found = Counter(tuple(row.values()) for row in run.view(name).rows())
         assert found == Counter(con.execute(query).fetchall()), name
     assert not run.dead_letters()
-    operators = run.store.version(run.store.newest_version())["operators"]
+    operators = run.store.version(run.store.newest_version()).operators
     for node in app.graph().stateful():
         if isinstance(node.operator, IntervalJoin):
-            kept, *_ = state_size(operators[node.identity]["traces"])
+            kept, *_ = state_size(operators[node.identity].traces)
             assert kept <= 2 * 4, "the last rows, in up to four traces"
 
 

@@ -298,7 +298,7 @@ class Pipeline:
 
     def states(self) -> set[str]:
         """The operators that have state."""
-        return set(self.store.version(self.store.newest_version())["operators"])
+        return set(self.store.version(self.store.newest_version()).operators)
 
     def rows(self, view: str) -> int:
         """How many rows a view has."""

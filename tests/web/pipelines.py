@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tests.engine.record import samples
+
 from penstock.app import Facts, Found
+from penstock.engine.record.marks import Held
+from penstock.engine.record.version import Counts, Version
 from penstock.errors import QueryError
 from penstock.web import StatusBoard
 
@@ -81,24 +85,24 @@ class Pipeline:
     def found(self) -> Found | None:
         return None if self.facts is None else Found(self.facts, self.alive)
 
-    def committed(self) -> dict[str, Any]:
+    def committed(self) -> Version:
         if not self.version:
             raise QueryError("nothing yet")
         watermarks = {} if self.watermark_us is None else {"clicks": self.watermark_us}
-        return {
-            "name": "shop",
-            "version": self.version,
-            "wall_us": self.now_us,
-            "offsets": {"clicks": {"0": self.rows}},
-            "watermark_us": watermarks,
-            "held": {"clicks": {"text": "partition 1", "since_us": NOW - 90 * S}},
-            "counts": {
-                "rows": {"clicks": self.rows},
-                "late": {"clicks": self.late},
-                "dead": {"clicks": self.dead, "an operator": 1},
-                "lost": {"clicks": self.lost},
-            },
-        }
+        return samples.version(
+            self.version,
+            name="shop",
+            wall_us=self.now_us,
+            offsets={"clicks": {0: self.rows}},
+            watermark_us=watermarks,
+            held={"clicks": Held(1, None, None, "partition 1", NOW - 90 * S)},
+            counts=Counts(
+                rows={"clicks": self.rows},
+                late={"clicks": self.late},
+                dead={"clicks": self.dead, "an operator": 1},
+                lost={"clicks": self.lost},
+            ),
+        )
 
     def read(self, rows: int, seconds: float = 1) -> dict[str, Any]:
         """The status after so many more rows, and seconds in which the process said all is well."""

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Final
 
 from penstock.broker.doctor import Level, Report, examine, is_data_directory
+from penstock.engine.record.version import Version
 from penstock.engine.savepoints import check_savepoint, find_savepoint
-from penstock.engine.store import Json, Store, unsealed
+from penstock.engine.store import Store, unsealed, version_of
 from penstock.errors import CorruptError, SetupError
 from penstock.ops import operator_from_spec
 from penstock.state import LocalStateFiles
@@ -95,8 +96,8 @@ class _StateExam:
     report: Report = field(init=False)
     files: LocalStateFiles = field(init=False)
     numbers: dict[str, list[int]] = field(default_factory=dict)  # by folder
-    versions: dict[int, Json] = field(default_factory=dict)
-    pinned: list[Json] = field(default_factory=list)  # the versions of savepoints
+    versions: dict[int, Version] = field(default_factory=dict)
+    pinned: list[Version] = field(default_factory=list)  # the versions of savepoints
     newest: int = 0
     is_whole: bool = True  # the newest version's files are there
 
@@ -145,8 +146,9 @@ class _StateExam:
             content = unsealed(bytes(data), path)
             is_right = _KEYS[folder] <= content.keys() and content.get("version", number) == number
             if is_right and folder == "versions":
-                list(_pieces(content))
-                self.versions[number] = content
+                version = version_of(content, path)
+                list(_pieces(version))
+                self.versions[number] = version
         except (CorruptError, ValueError, AttributeError, TypeError, KeyError, IndexError):
             is_right = False
         if is_right:
@@ -213,13 +215,13 @@ class _StateExam:
         version = self.versions.get(self.newest)
         if version is None:
             return
-        self.report.facts["views"] = ", ".join(version["views"]) or "none"
+        self.report.facts["views"] = ", ".join(version.views) or "none"
         if not self.is_whole:
             return
-        for name, operator in version["operators"].items():
-            for shard, described in operator["traces"].items():
+        for name, operator in version.operators.items():
+            for shard, described in operator.traces.items():
                 try:
-                    found = operator_from_spec(operator["spec"])
+                    found = operator_from_spec(operator.spec)
                     found.open(self.files, described).check()
                 except Exception as error:  # noqa: BLE001 - any content at all
                     if self.files.exists(_path("versions", self.newest)):
@@ -229,11 +231,7 @@ class _StateExam:
 
     def leftovers(self) -> None:
         """Files that no version refers to, but for those that a batch is just writing."""
-        states = [
-            operator["traces"]
-            for v in (*self.versions.values(), *self.pinned)
-            for operator in v["operators"].values()
-        ]
+        states = [s for v in (*self.versions.values(), *self.pinned) for s in v.states()]
         if len(self.versions) < len(self.numbers["versions"]):
             return  # one that can't be read may refer to them
         found = garbage(self.files, "runs", states, self.newest)
@@ -243,12 +241,12 @@ class _StateExam:
 
     def compare(self, log: Report) -> None:
         """What the newest version has read is in the log."""
-        version = self.versions.get(self.newest, {"offsets": {}})
+        version = self.versions.get(self.newest)
         topics = {one.name: one for one in log.topics}
-        for topic, partitions in version["offsets"].items():
+        for topic, partitions in version.offsets.items() if version else ():
             for partition, read in partitions.items():
                 known = topics[topic].next_offsets if topic in topics else {}
-                end = known.get(int(partition), 0)
+                end = known.get(partition, 0)
                 if end < read:
                     text = (
                         f"expected {topic}/{partition} to reach offset {read}, which was read already; found "
@@ -262,7 +260,7 @@ def _path(folder: str, number: int) -> str:
     return f"{folder}/{number:020d}.json"
 
 
-def _pieces(version: Json) -> Iterator[Piece]:
+def _pieces(version: Version) -> Iterator[Piece]:
     """The files that a version refers to, and what they must be."""
-    for operator in version["operators"].values():
-        yield from pieces(operator["traces"])
+    for state in version.states():
+        yield from pieces(state)

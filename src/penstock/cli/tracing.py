@@ -101,7 +101,7 @@ class Traces:
             if node.ms > 0:
                 about[f"penstock.node.{node.name}.ms"] = round(node.ms, 3)
         for topic, source in progress.sources.items():
-            about[f"penstock.source.{topic}.lag"] = source["lag"]
+            about[f"penstock.source.{topic}.lag"] = source.lag
         span = self._tracer.start_span("batch", start_time=begin, attributes=about)
         inside = self._inside(span)
         at = begin

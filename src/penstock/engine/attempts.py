@@ -1,8 +1,7 @@
 """Attempts at a batch that was begun: by the program that has planned it, or by another one.
 
 Without a transaction, each attempt writes under the same sequence numbers. Of a batch that another program
-is to run again, its version has as `pending` what the plan said: `starts`, `ends`, `topic_ids` and more
-(`penstock.engine.upgrade`).
+is to run again, its version has as `pending` what the plan said (`Begun`, `penstock.engine.upgrade`).
 """
 
 from __future__ import annotations
@@ -13,8 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.engine.log import Log
-from penstock.engine.plan import Plan, Split
-from penstock.engine.store import Json, Store
+from penstock.engine.record.plan import Begun, Plan, Split, WriterEntry
+from penstock.engine.record.report import Report
+from penstock.engine.store import Store
 from penstock.errors import BrokerError, FlowError
 from penstock.flow.graph import Graph
 
@@ -82,17 +82,13 @@ class Attempts:
         """The partitions that have lost input of the batch."""
         read = [split for split in self.plan.splits if split.start < split.end]
         starts = self.log.start_offsets(sorted({split.topic for split in read})) if read else {}
-        return [
-            f"{split.topic}/{split.partition}"
-            for split in read
-            if starts[split.topic][split.partition] > split.start
-        ]
+        return [split.place for split in read if starts[split.topic][split.partition] > split.start]
 
 
-def new_writer(log: Log) -> Json:
+def new_writer(log: Log) -> WriterEntry:
     """A writer of a topic as plans have it, which has written nothing."""
     new = log.new_writer()
-    return {"producer_id": new.producer_id, "epoch": new.epoch, "next_sequence": {}}
+    return WriterEntry(new.producer_id, new.epoch)
 
 
 def input_gone(plan: Plan, split: Split) -> BrokerError:
@@ -110,12 +106,12 @@ def letters_until(log: Log, topic: str) -> dict[str, int]:
     return {str(partition): end for partition, end in log.end_offsets([topic])[topic].items()}
 
 
-def letters_of_before(begun: Json | None, log: Log, topic: str) -> dict[str, int] | None:
+def letters_of_before(begun: Begun | None, log: Log, topic: str) -> dict[str, int] | None:
     """The same of a batch that a previous program has begun; None where this one writes its letters again.
 
     It does so under the same numbers, and the log leaves out those that it has.
     """
-    if begun is None or any(name.startswith(f"{topic}/") for name in begun["writers"]):
+    if begun is None or any(name.startswith(f"{topic}/") for name in begun.writers):
         return None
     return letters_until(log, topic)
 
@@ -130,24 +126,23 @@ def cut_short(plan: Plan, split: Split) -> BrokerError:
     )
 
 
-def begun_again(begun: Json, splits: Iterable[Split]) -> tuple[Split, ...]:
+def begun_again(begun: Begun, splits: Iterable[Split]) -> tuple[Split, ...]:
     """The splits of a batch that the previous program has begun, of those that would come next."""
     found = []
     for split in splits:
-        place = f"{split.topic}/{split.partition}"
         # Of the first batch of all, retention may have removed the beginning meanwhile.
-        start = begun.get("starts", {}).get(place, split.start)
-        found.append(replace(split, start=start, end=max(start, begun["ends"].get(place, 0))))
+        start = begun.starts.get(split.place, split.start)
+        found.append(replace(split, start=start, end=max(start, begun.ends.get(split.place, 0))))
     return tuple(found)
 
 
-def as_it_is(begun: Json, log: Log, topics: Collection[str]) -> Json:
+def as_it_is(begun: Begun, log: Log, topics: Collection[str]) -> Begun:
     """A batch that was begun without the input of topics that were created again since.
 
     Other rows come of it then. Under the same numbers the log would take them for those that it has.
     """
     ids = log.topic_ids(topics)
-    anew = made_anew(begun["ends"], begun.get("topic_ids", {}), log.end_offsets(topics), ids)
+    anew = made_anew(begun.ends, begun.topic_ids, log.end_offsets(topics), ids)
     if not anew:
         return begun
     _LOG.warning(
@@ -155,12 +150,14 @@ def as_it_is(begun: Json, log: Log, topics: Collection[str]) -> Json:
         "again. Output topics may have rows of this batch, of other topics, twice",
         ", ".join(anew),
     )
-    read = {
-        what: {p: at for p, at in begun.get(what, {}).items() if p.rpartition("/")[0] not in anew}
-        for what in ("starts", "ends")
-    }
-    marks = {topic: us for topic, us in begun["watermark_us"].items() if topic not in anew}
-    return {**begun, **read, "watermark_us": marks, "writers": {}}
+
+    def rest(of: Mapping[str, int]) -> dict[str, int]:
+        return {place: at for place, at in of.items() if place.rpartition("/")[0] not in anew}
+
+    marks = {topic: us for topic, us in begun.watermark_us.items() if topic not in anew}
+    return replace(
+        begun, starts=rest(begun.starts), ends=rest(begun.ends), watermark_us=marks, writers={}
+    )
 
 
 def check_begun(
@@ -224,22 +221,22 @@ def unfinished(number: int) -> str:
     )
 
 
-def warn_of_sources(plan: Plan, reports: Iterable[Json]) -> None:
+def warn_of_sources(plan: Plan, reports: Iterable[Report]) -> None:
     """Warns of what a batch read: records that retention had removed before, and times of a wrong unit."""
     places = {(split.topic, split.partition): split for split in plan.splits}
     doubted: set[str] = set()
     for report in reports:
-        for source in report["sources"]:
-            if source.get("doubt") and source["topic"] not in doubted:
-                doubted.add(source["topic"])
-                _LOG.warning("%s", source["doubt"])
-            if source["lost"]:
-                split = places[source["topic"], source["partition"]]
+        for source in report.sources:
+            if source.doubt and source.topic not in doubted:
+                doubted.add(source.topic)
+                _LOG.warning("%s", source.doubt)
+            if source.lost:
+                split = places[source.topic, source.partition]
                 _LOG.warning(
                     "expected the records of %s/%d from offset %d on; found that retention had removed %d "
                     "of them unread. Views and topics don't have them. Keep records longer than the "
                     "pipeline may stand still: penstock topics alter %s --set retention.ms=…",
-                    *(split.topic, split.partition, split.start, source["lost"], split.topic),
+                    *(split.topic, split.partition, split.start, source.lost, split.topic),
                 )
 
 
@@ -258,7 +255,6 @@ class Writing:
     def __call__(self) -> None:
         """Raises `PlannedError` where another driver was first."""
         if not self.is_written:
-            content = self.plan.to_json()
-            if self.store.write_plan(self.plan.version, content) is not content:
+            if self.store.write_plan(self.plan) is not self.plan:
                 raise PlannedError
             self.is_written = True

@@ -15,11 +15,9 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
-
-import orjson
 
 from penstock.client.network.connection import Aside
 from penstock.engine.attempts import (
@@ -38,25 +36,23 @@ from penstock.engine.letters.box import of_any
 from penstock.engine.log import Log
 from penstock.engine.outgoing import writer_name
 from penstock.engine.physical import Physical
-from penstock.engine.plan import SWITCH, Execute, Limits, Plan, Split, Work
+from penstock.engine.plan import Execute, Limits, Work
 from penstock.engine.progress.nodes import NodeProgress, Nodes
-from penstock.engine.store import Json, Store
+from penstock.engine.record.marks import Activity
+from penstock.engine.record.plan import Plan, Split, Switch, WriterEntry
+from penstock.engine.record.report import Report
+from penstock.engine.record.values import Traces
+from penstock.engine.record.version import Version
+from penstock.engine.store import Store
 from penstock.engine.transactions import OutputTransactions, transactional_id
 from penstock.engine.upkeep.keeper import Keeper
-from penstock.engine.versions import (
-    add_counts,
-    check_topics,
-    first_version,
-    noted_floors,
-    of_program,
-    same_program,
-)
-from penstock.engine.watermarks import Look, keep_producers, look, no_producers, take_producers
-from penstock.errors import BrokerError, FencedError, FlowError, PenstockError
+from penstock.engine.versions import check_topics, first_version, of_program, same_program
+from penstock.engine.watermarks import Look, look
+from penstock.errors import BrokerError, FencedError, FlowError
 from penstock.flow.graph import Source, origins
 from penstock.ops import NO_TIME
 
-__all__ = ["Driver", "Limits", "Progress", "this_process"]
+__all__ = ["Driver", "Limits", "Progress", "SourceProgress", "this_process"]
 
 LOOK_AGE_MAX_S: Final = 0.05
 """Of a look at the log's ends that a plan may be made of, where there is time to wait for more."""
@@ -71,6 +67,25 @@ def this_process() -> str:
     return f"process {os.getpid()} on {socket.gethostname()}"
 
 
+@dataclass(frozen=True, slots=True)
+class SourceProgress:
+    """What a batch read of a topic.
+
+    Attributes:
+        rows: records.
+        lag: records that are left.
+        watermark_us: the topic's; None: nothing is known.
+        held_by: the partition or producer that holds the watermark back; None: nobody does.
+        held_since_us: since when it does so without coming further.
+    """
+
+    rows: int
+    lag: int
+    watermark_us: int | None
+    held_by: str | None
+    held_since_us: int | None
+
+
 @dataclass(frozen=True)
 class Progress:
     """What one batch did.
@@ -82,9 +97,7 @@ class Progress:
         late_rows: rows too late for at least one of their windows.
         dead_rows: dead letters written.
         lost_rows: records that retention removed before they were read.
-        sources: by topic: `rows` read, `lag` in records, `watermark_us` or None, and `held_by`: the
-            partition or producer that holds the watermark back, or None; `held_since_us`: since when it
-            does so without coming further.
+        sources: by topic.
         seconds: time by phase, summed over tasks; `plan` and `commit` are the driver's.
         nodes: by identity: the work and state of each source, step, operator and output.
     """
@@ -95,7 +108,7 @@ class Progress:
     late_rows: int
     dead_rows: int
     lost_rows: int
-    sources: dict[str, Json] = field(default_factory=dict)
+    sources: dict[str, SourceProgress] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     nodes: dict[str, NodeProgress] = field(default_factory=dict)
 
@@ -115,6 +128,7 @@ class Driver:
         wall_us: Callable[[], int] = lambda: time.time_ns() // 1_000,
         limits: Limits | None = None,
         keeper: Keeper | None = None,
+        versions_kept: int | None = None,
     ) -> None:
         self.physical, self.store, self.log = physical, store, log
         self.lanes, self.dead_letter_topic = lanes, dead_letter_topic
@@ -123,18 +137,18 @@ class Driver:
         self.program = physical.digest(output_partitions)
         self.epoch = store.claim(this_process())
         number = store.newest_version()
-        self.version: Json = store.version(number) if number else first_version(physical)
-        if not same_program(self.version, physical):
+        version = store.version(number) if number else first_version(physical)
+        if not same_program(version, physical):
             raise FlowError(
                 f"expected the program that version {number} is of; found one that has changed. Run it: "
                 "its new operators are computed from the log first"
             )
         # Names and steps of views may change: readers know them with the next version.
-        published = self.version["views"] if number else None
-        self.version = of_program(self.version, physical)
-        self._is_published = published in (None, self.version["views"])
+        published = version.views if number else None
+        self.version = replace(of_program(version, physical), versions_kept=versions_kept)
+        self._is_published = published in (None, self.version.views)
         self._call_off_switch()
-        self._activity: Json = self.version.get("activity", {})
+        self._activity: Mapping[str, Activity] = self.version.activity
         self._ends: dict[str, dict[int, int]] = {}
         self._topic_ids: dict[str, str] = {}
         self._topics_looked_s = -TOPICS_EVERY_S
@@ -184,14 +198,14 @@ class Driver:
             self._topics_looked_s = -TOPICS_EVERY_S  # a topic may be another one
             raise
         executed = time.perf_counter()
-        content = self._merge(plan, reports)
+        version = self._after(plan, reports)
         # A driver that has taken over meanwhile waits for this batch or repeats it: the same in any case.
-        if not self.store.commit(plan.version, content, relaxed=self._keeper.relaxed):
-            content = self.store.version(plan.version)
-        self.version, self._is_published = content, True
+        if not self.store.commit(version, relaxed=self._keeper.relaxed):
+            version = self.store.version(plan.version)
+        self.version, self._is_published = version, True
         warn_of_sources(plan, reports)
-        has_written = any(report["writers"] or report["transaction"] for report in reports)
-        self._keeper.committed(content, has_written=has_written)
+        has_written = any(report.has_written for report in reports)
+        self._keeper.committed(version, has_written=has_written)
         ended = time.perf_counter()
         own = {"plan": planned - started, "commit": ended - executed}
         return self._progress(plan, reports, own, 1_000 * (ended - started))
@@ -204,7 +218,7 @@ class Driver:
         """
         self._keeper.settle(self.version)
 
-    def _written(self, plan: Plan, execute: Execute, *, is_new: bool) -> tuple[Plan, list[Json]]:
+    def _written(self, plan: Plan, execute: Execute, *, is_new: bool) -> tuple[Plan, list[Report]]:
         """Has a batch run, and what it has written count; the plan as it was run, and the lanes' reports."""
         traces_of = functools.partial(self._traces_of, plan)
         write = Writing(self.store, plan, is_written=not is_new)
@@ -232,41 +246,39 @@ class Driver:
     # -- planning -----------------------------------------------------------------------------------
 
     def _pending(self) -> Plan | None:
-        content = self.store.plan(self.version["version"] + 1)
+        content = self.store.plan(self.version.number + 1)
         if content is None:
             return None
         plan = self._own(content)
         self._look_for_ends()
-        ends = {f"{s.topic}/{s.partition}": s.end for s in plan.splits}
+        ends = {split.place: split.end for split in plan.splits}
         self._check_begun(plan.version, ends, plan.topic_ids)
         self._activity = plan.activity
         return plan
 
-    def _own(self, content: Json) -> Plan:
+    def _own(self, plan: Plan | Switch) -> Plan:
         """A plan of this program; another number of lanes may have written it.
 
         Raises:
             FencedError: a changed program takes the pipeline over with this version.
             FlowError: a changed program has begun the batch.
         """
-        if SWITCH in content:
+        if isinstance(plan, Switch):
             raise FencedError(
-                f"expected to run batch {content['version']}; found that a changed program takes the "
+                f"expected to run batch {plan.version}; found that a changed program takes the "
                 "pipeline over. This process is no longer needed"
             )
-        if content["program"] != self.program:
-            raise FlowError(unfinished(content["version"]))
-        plan = Plan.from_json(content)
+        if plan.program != self.program:
+            raise FlowError(unfinished(plan.version))
         splits = tuple(replace(s, lane=i % self.lanes) for i, s in enumerate(plan.splits))
         return replace(plan, splits=splits)
 
     def _call_off_switch(self) -> None:
         """Continues with this program where another was about to take over, and didn't."""
-        number = self.version["version"] + 1
-        content = self.store.plan(number)
-        if content is not None and SWITCH in content:
+        number = self.version.number + 1
+        if isinstance(self.store.plan(number), Switch):
             self.store.sync(self.version)
-            self.store.commit(number, {**self.version, "version": number, "epoch": self.epoch})
+            self.store.commit(replace(self.version, number=number, epoch=self.epoch))
             self.version = self.store.version(number)
 
     def _new_plan(self, timeout_s: float, aside: Aside | None = None) -> Plan | None:
@@ -285,18 +297,18 @@ class Driver:
     def _planned(self) -> Plan | None:
         """The plan of the next batch as the log is now, not written yet; None: there is nothing to do."""
         check_topics(self.version, self.physical, self._ends, self._topic_ids)
-        begun = self.version.get("pending")
-        number = self.version["version"] + 1
+        begun = self.version.pending
+        number = self.version.number + 1
         if begun is not None:
-            self._check_begun(number, begun["ends"], begun.get("topic_ids", {}))
-        now_us = self._wall_us() if begun is None else begun["wall_us"]
+            self._check_begun(number, begun.ends, begun.topic_ids)
+        now_us = self._wall_us() if begun is None else begun.wall_us
         splits = self._splits() if begun is None else begun_again(begun, self._splits())
         found = self._look(self.version, self._activity, self._ends, now_us)
         if begun is not None:
-            marks = {**self.version["watermark_us"], **begun["watermark_us"]}
+            marks = {**self.version.watermark_us, **begun.watermark_us}
             found = replace(found, watermark_us=marks)
         self._activity = found.activity
-        frontiers = self.physical.frontiers(found.watermark_us, now_us, self.version["frontier_us"])
+        frontiers = self.physical.frontiers(found.watermark_us, now_us, self.version.frontier_us)
         idle = all(s.start == s.end for s in splits) and not self._wakes(frontiers)
         if begun is None and idle and self._is_published and not self._must_keep(found, now_us):
             return None
@@ -310,10 +322,10 @@ class Driver:
             frontier_us=frontiers,
             writers=self._writers(),
             activity=found.activity,
-            incarnation=self.version.get("incarnation") or uuid.uuid4().hex[:12],
+            incarnation=self.version.incarnation or uuid.uuid4().hex[:12],
             topic_ids=self._topic_ids,
-            repeats=None if begun is None else begun.get("repeats"),
-            bytes_max=self.limits.bytes_max if begun is None else begun.get("bytes_max"),
+            repeats=None if begun is None else begun.repeats,
+            bytes_max=self.limits.bytes_max if begun is None else begun.bytes_max,
             outputs={one.identity: one.topic for one in self.physical.graph.outputs},
             letters=letters_of_before(begun, self.log, self.dead_letter_topic),
         )
@@ -325,7 +337,7 @@ class Driver:
         now_s = time.monotonic()
         if now_s - self._topics_looked_s >= TOPICS_EVERY_S:
             self._look_at_topics(topics)
-        elif all(self.version["offsets"][t].keys() == set(map(str, self._ends[t])) for t in topics):
+        elif all(self.version.offsets[t].keys() == self._ends[t].keys() for t in topics):
             try:
                 self._ends = self.log.look(self._next_offsets(), timeout_s, aside)
             except BrokerError as error:
@@ -347,56 +359,59 @@ class Driver:
     def _check_begun(self, number: int, ends: Mapping[str, int], ids: Mapping[str, str]) -> None:
         check_begun(number, ends, ids, self.physical.graph, self._ends, self._topic_ids)
 
-    def _traces_of(self, plan: Plan, lane: int) -> Json:
+    def _traces_of(self, plan: Plan, lane: int) -> Traces:
         """The state that a lane's shards begin a batch with, by operator and shard."""
         splits = {(s.topic, s.partition) for s in plan.splits if s.lane == lane}
-        found: Json = {}
-        for placed in self.physical.placed.values():
-            found[placed.id] = {
+        return {
+            placed.id: {
                 shard: trace
-                for shard, trace in self.version["operators"][placed.id]["traces"].items()
+                for shard, trace in self.version.operators[placed.id].traces.items()
                 if (
-                    (placed.topic, int(shard)) in splits
+                    (placed.topic, shard) in splits
                     if placed.level == 0
-                    else int(shard) % self.lanes == lane
+                    else shard % self.lanes == lane
                 )
             }
-        return found
+            for placed in self.physical.placed.values()
+        }
 
     def _sources(self) -> tuple[Source, ...]:
         return self.physical.graph.sources
 
     def _splits(self) -> tuple[Split, ...]:
         """A split for every partition, empty ones too: closing windows is work as well."""
+        self._note_starts()
         ranges = []
         for source in self._sources():
-            starts = self.version["offsets"][source.topic]
-            newest = self.version["newest_us"].get(source.topic, {})
-            producers = self.version.get("producers", {}).get(source.topic, {})
-            missing = [p for p in self._ends[source.topic] if str(p) not in starts]
-            if missing:
-                starts |= {
-                    str(p): o
-                    for p, o in self.log.start_offsets([source.topic])[source.topic].items()
-                    if p in missing
-                }
-            for partition in range(self.physical.partitions[source.topic]):
-                start = starts[str(partition)]
-                end = max(
-                    start, min(self._ends[source.topic][partition], start + self.limits.rows_max)
-                )
-                name = str(partition)
-                ranges.append(
-                    (source.topic, partition, start, end, newest.get(name), producers.get(name))
-                )
+            topic = source.topic
+            newest = self.version.newest_us.get(topic, {})
+            producers = self.version.producers.get(topic, {})
+            for partition in range(self.physical.partitions[topic]):
+                start = self.version.offsets[topic][partition]
+                end = max(start, min(self._ends[topic][partition], start + self.limits.rows_max))
+                known = newest.get(partition), producers.get(partition)
+                ranges.append((topic, partition, start, end, *known))
         # A partition stays with its lane, which has its state open.
         ranges.sort(key=lambda r: r[:2])
         return tuple(
             Split(*r[:5], lane=i % self.lanes, producers=r[5]) for i, r in enumerate(ranges)
         )
 
+    def _note_starts(self) -> None:
+        """Takes note of where the log begins, of partitions of which nothing was read."""
+        known = self.version.offsets
+        missing = [t for t, ends in self._ends.items() if not ends.keys() <= known[t].keys()]
+        if missing:
+            starts = self.log.start_offsets(missing)
+            begun = {t: {**starts[t], **known[t]} for t in missing}
+            self.version = replace(self.version, offsets={**known, **begun})
+
     def _look(
-        self, version: Json, activity: Json, ends: Mapping[str, Mapping[int, int]], now_us: int
+        self,
+        version: Version,
+        activity: Mapping[str, Activity],
+        ends: Mapping[str, Mapping[int, int]],
+        now_us: int,
     ) -> Look:
         sources, rows_max = self._sources(), self.limits.rows_max
         return look(sources, self.physical.peers, version, activity, ends, now_us, rows_max)
@@ -404,18 +419,18 @@ class Driver:
     def _is_due(self, now_us: int) -> bool:
         """Whether the clock alone gives something to do until then."""
         found = self._look(self.version, self._activity, self._ends, now_us)
-        frontiers = self.physical.frontiers(found.watermark_us, now_us, self.version["frontier_us"])
+        frontiers = self.physical.frontiers(found.watermark_us, now_us, self.version.frontier_us)
         return self._wakes(frontiers) or self._must_keep(found, now_us)
 
     def _must_keep(self, found: Look, now_us: int) -> bool:
         """Whether idleness that is under way should be kept, lest a restart begins it again."""
-        if found.keep_us is None or not self.version["version"]:
+        if found.keep_us is None or not self.version.number:
             return False
-        return bool(now_us - self.version["wall_us"] >= found.keep_us)
+        return now_us - self.version.wall_us >= found.keep_us
 
     def _wakes(self, frontiers: dict[str, list[int]]) -> bool:
         """Whether moving the frontiers alone would give rows, or rows of nothing are to be given at first."""
-        before = self.version["frontier_us"]
+        before = self.version.frontier_us
         return any(
             placed.operator.wakes(
                 before.get(name, [NO_TIME] * len(frontiers[name])), frontiers[name]
@@ -426,15 +441,15 @@ class Driver:
 
     def _next_offsets(self) -> dict[tuple[str, int], int]:
         return {
-            (topic, int(p)): offset
-            for topic, partitions in self.version["offsets"].items()
-            for p, offset in partitions.items()
+            (topic, partition): offset
+            for topic, partitions in self.version.offsets.items()
+            for partition, offset in partitions.items()
         }
 
-    def _writers(self) -> dict[str, Json]:
+    def _writers(self) -> dict[str, WriterEntry]:
         """Every writer that a batch may need; a new one's producer id becomes durable with the plan."""
-        begun = self.version.get("pending") or {"writers": {}}
-        writers: dict[str, Json] = {**self.version["writers"], **begun["writers"]}
+        begun = self.version.pending
+        writers = {**self.version.writers, **(begun.writers if begun else {})}
         for name in self._writer_names():
             if name not in writers:
                 writers[name] = new_writer(self.log)
@@ -454,107 +469,48 @@ class Driver:
 
     # -- committing ---------------------------------------------------------------------------------
 
-    def _merge(self, plan: Plan, reports: list[Json]) -> Json:
-        """The version after a batch, from the one before and what its tasks report."""
-        content: Json = orjson.loads(orjson.dumps(self.version))
-        content |= {"version": plan.version, "epoch": plan.epoch, "wall_us": plan.wall_us}
-        content["program"] = self.program
-        content["upgrades"] = self._keeper.needed(content.get("upgrades", []))
-        content.pop("pending", None)
-        content["watermark_us"] = plan.watermark_us
-        content["frontier_us"] = plan.frontier_us
-        content["activity"], content["incarnation"] = plan.activity, plan.incarnation
-        content["topic_ids"] = {**content.get("topic_ids", {}), **plan.topic_ids}
-        content["writers"] = {**plan.writers}
-        for split in plan.splits:
-            content["offsets"][split.topic][str(split.partition)] = split.end
-        content["cut"] = []
-        done = {(s["topic"], s["partition"]) for report in reports for s in report["sources"]}
-        if done != {(split.topic, split.partition) for split in plan.splits}:
-            raise PenstockError(
-                f"expected reports of all splits of batch {plan.version}; found {done}"
-            )
-        floors = content.get("floors", {})
-        content["floors"] = noted_floors(floors, self._sources(), plan, reports)
-        counts = content["counts"]
-        for report in reports:
-            for source in report["sources"]:
-                if source["newest_us"] is not None:
-                    newest = content["newest_us"].setdefault(source["topic"], {})
-                    newest[str(source["partition"])] = source["newest_us"]
-                if source["end"] is not None:
-                    content["offsets"][source["topic"]][str(source["partition"])] = source["end"]
-                    content["cut"].append([source["topic"], source["partition"]])
-                self._merge_producers(plan, content, source)
-                for what in ("rows", "late", "lost"):
-                    add_counts(counts[what], {source["topic"]: source[what]})
-            add_counts(counts["dead"], report["dead"])
-            add_counts(counts["late_by_view"], report["late"])
-            add_counts(counts["late"], report["passed_late"])
-            for operator, traces in report["traces"].items():
-                content["operators"][operator]["traces"] |= traces
-            for name, writer in report["writers"].items():
-                content["writers"][name] = {**content["writers"][name], **writer}
-        for one in self._sources():
-            if one.topic in content.get("producers", {}):
-                entries, mark = content["producers"][one.topic], plan.watermark_us.get(one.topic)
-                keep_producers(one, entries, plan.activity[one.topic], mark)
+    def _after(self, plan: Plan, reports: Sequence[Report]) -> Version:
+        """The version after a batch."""
+        made = self.version.after(plan, reports, self._sources())
         ends: dict[str, dict[int, int]] = {}
         for split in plan.splits:
-            read = content["offsets"][split.topic][str(split.partition)]
+            read = made.offsets[split.topic][split.partition]
             ends.setdefault(split.topic, {})[split.partition] = read
-        content["held"] = self._look(content, plan.activity, ends, plan.wall_us).held
-        return content
-
-    def _merge_producers(self, plan: Plan, content: Json, source: Json) -> None:
-        """Takes over the marks of those producers of which a split had rows."""
-        if source["producers"] is None:
-            return
-        topic, partition = source["topic"], str(source["partition"])
-        entries = content.setdefault("producers", {}).setdefault(topic, {})
-        entry = entries.setdefault(partition, no_producers())
-        activity = plan.activity[topic]
-        clock_us = activity["looked_us"] - activity["lost_us"].get(partition, 0)
-        take_producers(entry, source["producers"], clock_us)
+        held = self._look(made, plan.activity, ends, plan.wall_us).held
+        return replace(made, held=held, upgrades=self._keeper.needed(made.upgrades))
 
     def _progress(
-        self, plan: Plan, reports: list[Json], seconds: dict[str, float], batch_ms: float
+        self, plan: Plan, reports: Sequence[Report], seconds: dict[str, float], batch_ms: float
     ) -> Progress:
-        sources: dict[str, Json] = {}
-        held = self.version.get("held", {})
+        lag: dict[str, int] = {}
         for split in plan.splits:
-            entry = sources.setdefault(
-                split.topic,
-                {
-                    "rows": 0,
-                    "lag": 0,
-                    "watermark_us": plan.watermark_us.get(split.topic),
-                    "held_by": held.get(split.topic, {}).get("text"),
-                    "held_since_us": held.get(split.topic, {}).get("since_us"),
-                },
-            )
             end = self._ends.get(split.topic, {}).get(split.partition, split.end)
-            read = self.version["offsets"][split.topic].get(str(split.partition), split.end)
-            entry["lag"] += max(0, end - read)
+            read = self.version.offsets[split.topic].get(split.partition, split.end)
+            lag[split.topic] = lag.get(split.topic, 0) + max(0, end - read)
+        rows = dict.fromkeys(lag, 0)
+        done = [source for report in reports for source in report.sources]
+        for source in done:
+            rows[source.topic] += source.rows
         for report in reports:
-            for source in report["sources"]:
-                sources[source["topic"]]["rows"] += source["rows"]
-            for part, s in report["seconds"].items():
+            for part, s in report.seconds.items():
                 seconds[part] = seconds.get(part, 0.0) + s
+        sources = {}
+        for topic, left in lag.items():
+            held = self.version.held.get(topic)
+            by = (None, None) if held is None else (held.text, held.since_us)
+            sources[topic] = SourceProgress(rows[topic], left, plan.watermark_us.get(topic), *by)
         return Progress(
             version=plan.version,
             batch_ms=batch_ms,
-            rows=sum(entry["rows"] for entry in sources.values()),
-            late_rows=sum(
-                sum(s["late"] for s in report["sources"]) + sum(report["passed_late"].values())
-                for report in reports
-            ),
-            lost_rows=sum(s["lost"] for report in reports for s in report["sources"]),
-            dead_rows=sum(sum(report["dead"].values()) for report in reports),
+            rows=sum(rows.values()),
+            late_rows=sum(source.late for source in done)
+            + sum(sum(report.passed_late.values()) for report in reports),
+            lost_rows=sum(source.lost for source in done),
+            dead_rows=sum(sum(report.dead.values()) for report in reports),
             sources=sources,
             seconds=seconds,
             nodes=self._nodes.progress(
-                [report["nodes"] for report in reports],
+                [report.nodes for report in reports],
                 self.version,
                 plan.watermark_us,
                 plan.frontier_us,

@@ -1,20 +1,18 @@
-"""The plan of a batch: all that it may know, fixed before it runs; what bounds it, and where it runs."""
+"""What bounds a batch, where it runs, and a batch as a driver hands it to a host."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
-from penstock.engine.store import VERSIONS_KEPT, Json
+from penstock.engine.record.plan import Plan
+from penstock.engine.record.report import Report
+from penstock.engine.record.values import Traces
+from penstock.engine.store import VERSIONS_KEPT
 
-__all__ = ["SWITCH", "Execute", "Limits", "Plan", "Settings", "Split", "Work"]
-
-SWITCH: Final = "switch"
-"""What a plan has that reads nothing and lets a changed program take over (`penstock.engine.upgrade`)."""
-
-AHEAD_MAX_US: Final = 24 * 3_600 * 1_000_000  # clocks and time zones go wrong by hours, not by days
+__all__ = ["Execute", "Limits", "Settings", "Work"]
 
 
 @dataclass(frozen=True)
@@ -68,89 +66,6 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Split:
-    """A range of one partition: `start <= offset < end`.
-
-    Attributes:
-        newest_us: the newest time to which the partition had moved the watermark before `start`; None where
-            there was none.
-        lane: that reads it.
-        producers: where they have watermarks of their own, what is known of them before `start`; see
-            `penstock.engine.watermarks`.
-        floors: of a backfill, watermarks that the topic once had: pairs of the offset from which each counts
-            and the time in us, both ascending; see
-            `noted_floors`.
-    """
-
-    topic: str
-    partition: int
-    start: int
-    end: int
-    newest_us: int | None
-    lane: int
-    producers: Json | None = None
-    floors: list[list[int]] | None = None
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What batch `version` reads and what it may assume.
-
-    Attributes:
-        version: the batch's number, and of the version that it makes.
-        epoch: of the owner that wrote the plan.
-        program: digest of the program that the plan is of, and of how it is cut into tasks.
-        wall_us: the wall clock, the only one that the batch may see.
-        watermark_us: by topic; no row of a time before it is expected any more. Absent: nothing is known.
-        frontier_us: by operator, what each of its ports is promised; see `penstock.ops.operator`.
-        topic_ids: of the topics that are read: another one is another topic of the name.
-        incarnation: of the pipeline: another one where its versions were lost, and begin at 1 again.
-        bytes_max: that are read of one split; None is no limit. Where it is reached is up to the log alone,
-            so a batch that is run again ends at the same record.
-        repeats: `number`, `incarnation` and `outputs` of the batch that this one is, where another
-            program had begun it; `before`: the same of that one.
-        outputs: the topics that the batch writes, by the outputs' identities.
-        transaction: of one attempt at the batch, how it writes; never written down. See
-            `penstock.engine.transactions`.
-        needs_all: whether all that is read must still be there, as rows of an attempt before may stand in
-            topics under the same numbers; never written down. See `penstock.engine.attempts`.
-        letters: where a previous program may have refused records, by partition of the dead-letter topic, up
-            to where it has letters of them; see `penstock.engine.letters.lettered`.
-        activity: by topic, when data was last seen; see `penstock.engine.watermarks`.
-        writers: by name, producer id, epoch and next sequences, as they are before the batch.
-    """
-
-    version: int
-    epoch: int
-    program: str
-    wall_us: int
-    splits: tuple[Split, ...]
-    watermark_us: dict[str, int]
-    frontier_us: dict[str, list[int]]
-    writers: dict[str, Json]
-    activity: Json = field(default_factory=dict)
-    topic_ids: dict[str, str] = field(default_factory=dict)
-    incarnation: str = ""
-    repeats: Json | None = None
-    bytes_max: int | None = None
-    letters: dict[str, int] | None = None
-    outputs: dict[str, str] | None = None
-    transaction: Json | None = None
-    needs_all: bool = False
-
-    def to_json(self) -> Json:
-        """The plan as plain values."""
-        # Not `asdict`, which copies all values: a split may know thousands of producers.
-        return {**vars(self), "splits": [dict(vars(split)) for split in self.splits]}
-
-    @staticmethod
-    def from_json(content: Json) -> Plan:
-        """Reads what `to_json` gave."""
-        splits = tuple(Split(**split) for split in content["splits"])
-        return Plan(**{**content, "splits": splits})
-
-
-@dataclass(frozen=True)
 class Work:
     """A batch, as a driver hands it to a host.
 
@@ -162,9 +77,9 @@ class Work:
     """
 
     attempt: Callable[[], Plan]
-    traces_of: Callable[[int], Json]
+    traces_of: Callable[[int], Traces]
     write: Callable[[], None]
 
 
-Execute: TypeAlias = Callable[[Work], list[Json]]
+Execute: TypeAlias = Callable[[Work], list[Report]]
 """Runs a batch on all lanes, and gives their reports."""

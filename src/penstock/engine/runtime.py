@@ -14,12 +14,15 @@ from penstock.engine.driver import Driver, Progress
 from penstock.engine.encoding import register_schemas
 from penstock.engine.log import KafkaLog, Log
 from penstock.engine.physical import Physical, compile_graph
-from penstock.engine.plan import SWITCH, Execute, Limits, Settings, Work
+from penstock.engine.plan import Execute, Limits, Settings, Work
+from penstock.engine.record.plan import Plan
+from penstock.engine.record.report import Report
+from penstock.engine.record.version import Version
 from penstock.engine.savepoints import go_back
 from penstock.engine.source import check_table_key
 from penstock.engine.spark.host import SparkHost
 from penstock.engine.spark.session import Spark
-from penstock.engine.store import KEPT, VERSIONS_KEPT, Json, Store, open_files
+from penstock.engine.store import VERSIONS_KEPT, Store, open_files
 from penstock.engine.tasks import Job
 from penstock.engine.upgrade import Backfilled, Outputs, Target, Upgrade
 from penstock.engine.upgrade.forms import unfit_states
@@ -245,7 +248,7 @@ class _Upto:
     @property
     def are_over(self) -> bool:
         """Whether the last one is committed."""
-        return self._last is not None and self._driver.version["version"] >= self._last
+        return self._last is not None and self._driver.version.number >= self._last
 
     def step(
         self, execute: Execute, *, timeout_s: float = 0.0, aside: Aside | None = None
@@ -261,14 +264,14 @@ def _begun_as_it_is(graph: Graph, store: Store, log: Log, *, cores: int) -> int:
     """The number of a batch that this program began before its state was to be cut again; 0: none."""
     number = store.newest_version()
     plan = store.plan(number + 1) if number else None
-    if plan is None:
+    if not isinstance(plan, Plan):
         return 0
     target = lay_out(graph, log, store.version(number), cores=cores)
-    is_own = plan["program"] == target.physical.digest(target.output_partitions)
-    return number + 1 if is_own and SWITCH not in plan else 0
+    is_own = plan.program == target.physical.digest(target.output_partitions)
+    return number + 1 if is_own else 0
 
 
-def _nothing_to_execute(work: Work) -> list[Json]:
+def _nothing_to_execute(work: Work) -> list[Report]:
     raise AssertionError(work.attempt())
 
 
@@ -303,18 +306,18 @@ def find_upgrade(
     """
     number = store.newest_version()
     begun = None if number else store.plan(1)
-    if not number and begun is None:
+    if not number and not isinstance(begun, Plan):
         return None
     base = _newest(store, number, graph.name, anew=anew)
     target = lay_out(graph, log, base, cores=cores, shards=shards)
-    if begun is not None:
-        if begun["program"] == target.physical.digest(target.output_partitions):
+    if isinstance(begun, Plan):
+        if begun.program == target.physical.digest(target.output_partitions):
             return None
         base = before_first(target.physical, begun)
     elif base is None:
         base = recovered(store, number, target.physical)
     unfit = frozenset[str]()
-    if begun is None and not anew:
+    if number and not anew:
         unfit = unfit_states(base, target.physical, store.files)
         if same_program(base, target.physical, unfit=unfit):
             return None
@@ -335,7 +338,7 @@ def find_upgrade(
     )
 
 
-def _newest(store: Store, number: int, name: str, *, anew: bool) -> Json | None:
+def _newest(store: Store, number: int, name: str, *, anew: bool) -> Version | None:
     """The newest version; None where there is none, or it can't be read and isn't needed."""
     try:
         check_name(store, name)
@@ -346,7 +349,7 @@ def _newest(store: Store, number: int, name: str, *, anew: bool) -> Json | None:
         return None
 
 
-def _warn_of_lost(base: Json, physical: Physical, unfit: frozenset[str]) -> None:
+def _warn_of_lost(base: Version, physical: Physical, unfit: frozenset[str]) -> None:
     """Says which state and which views of the last version this program doesn't continue."""
     if unfit:
         names = ", ".join(physical.placed[one].name for one in sorted(unfit))
@@ -355,7 +358,7 @@ def _warn_of_lost(base: Json, physical: Physical, unfit: frozenset[str]) -> None
             "It is recomputed from the log",
             names,
         )
-    gone = base["views"].keys() - {view.name for view in physical.graph.views}
+    gone = base.views.keys() - {view.name for view in physical.graph.views}
     if gone:
         _log.warning(
             "expected the views %s, which the previous program has; found a program without them. Their "
@@ -365,22 +368,22 @@ def _warn_of_lost(base: Json, physical: Physical, unfit: frozenset[str]) -> None
         )
 
 
-def _as_it_is(version: Json) -> Json:
+def _as_it_is(version: Version) -> Version:
     return version
 
 
-def _repaired(graph: Graph, log: Log, version: Json) -> Json:
+def _repaired(graph: Graph, log: Log, version: Version) -> Version:
     """A version without what it has read of topics that were created again."""
     topics = [source.topic for source in graph.sources]
     ends, ids = log.end_offsets(topics), log.topic_ids(topics)
-    known = version.get("topic_ids", {})
+    known = version.topic_ids
     return without_topics(
         version,
         [
             source
             for source in graph.sources
-            for p, offset in version["offsets"].get(source.topic, {}).items()
-            if ends[source.topic].get(int(p), 0) < offset
+            for p, offset in version.offsets.get(source.topic, {}).items()
+            if ends[source.topic].get(p, 0) < offset
             or ids.get(source.topic) != known.get(source.topic, ids.get(source.topic))
         ],
     )
@@ -414,7 +417,7 @@ def _within(open_store: Callable[[], Store], name: str) -> Store:
 
 
 def lay_out(
-    graph: Graph, log: Log, version: Json | None, *, cores: int, shards: int | None = None
+    graph: Graph, log: Log, version: Version | None, *, cores: int, shards: int | None = None
 ) -> Target:
     """Creates the topics and places the operators.
 
@@ -437,22 +440,25 @@ def lay_out(
     outputs[dead_letter_topic] = log.ensure_topic(dead_letter_topic, 1)
     for one in graph.outputs:
         register_schemas(one, log)
-    _check_tables(graph, log, version or {"sources": {}})
+    _check_tables(graph, log, version)
     unkeyed: set[str] = set()
     if version is not None:
-        known = version["partitions"]
+        known = version.partitions
         unkeyed = {t for t, count in partitions.items() if known.get(t, count) != count}
-        unkeyed |= set(version.get("unkeyed", ())) & partitions.keys()
-        shards = shards or version["shards"]
+        unkeyed |= set(version.unkeyed) & partitions.keys()
+        shards = shards or version.shards
     physical = compile_graph(graph, partitions, shards or cores, frozenset(unkeyed))
     lanes = max(1, min(cores, sum(partitions.values())))
     return Target(physical, outputs, dead_letter_topic, lanes)
 
 
-def _check_tables(graph: Graph, log: Log, version: Json) -> None:
+def _check_tables(graph: Graph, log: Log, version: Version | None) -> None:
     """Checks the keys of the tables that a version doesn't have."""
     own = {source.topic: source for source in graph.sources}
-    known = version.get("sources", {t: one.identity for t, one in own.items()})
+    known: Mapping[str, str] = {}
+    if version is not None:
+        mine = {topic: one.identity for topic, one in own.items()}
+        known = mine if version.sources is None else version.sources
     new = [t for t, one in own.items() if one.changelog and known.get(t) != one.identity]
     first, ends = log.start_offsets(new), log.end_offsets(new)
     for topic in new:
@@ -509,18 +515,16 @@ def assemble(
         dead_letter_topic=target.dead_letter_topic,
         limits=Limits(rows_max=rows_max),
         keeper=Keeper(store, relaxed=relaxed, beside=beside),
+        versions_kept=None if versions_kept == VERSIONS_KEPT else versions_kept,
         **clock,
     )
-    driver.version.pop(KEPT, None)
-    if versions_kept != VERSIONS_KEPT:
-        driver.version[KEPT] = versions_kept  # and so the versions that follow
     return job, driver
 
 
 def check_name(store: Store, name: str) -> None:
     """Refuses a directory of another pipeline, before anything is taken over or thrown away there."""
     number = store.newest_version()
-    found = store.version(number)["name"] if number else name
+    found = store.version(number).name if number else name
     if found != name:
         raise FlowError(
             f"expected the state of the pipeline {name!r}, or none; found that of {found!r}. Name another "

@@ -13,11 +13,13 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.names import known_names, unknown
-from penstock.engine.store import NO_SAVEPOINTS, Json, Store
+from penstock.engine.record.plan import Switch
+from penstock.engine.record.version import Version
+from penstock.engine.store import NO_SAVEPOINTS, Store
 from penstock.errors import CorruptError, UserError
 from penstock.state.garbage import pieces
 from penstock.wire.checksum import crc32c
@@ -54,12 +56,12 @@ class Savepoint:
 
     name: str
     created_us: int
-    content: Json
+    content: Version
 
     @property
     def version(self) -> int:
         """The version's number."""
-        return int(self.content["version"])
+        return self.content.number
 
     @property
     def bytes(self) -> int:
@@ -94,7 +96,7 @@ def create_savepoint(store: Store, name: str, now_us: int) -> Savepoint:
             store.sync(content)
         except FileNotFoundError:
             continue
-        if not store.pin(name, {"created_us": now_us, "content": content}):
+        if not store.pin(name, content, now_us):
             raise UserError(
                 f"expected a new name; found that there is a savepoint {name!r} already. Drop it first, or "
                 "choose another name"
@@ -189,10 +191,10 @@ def go_back(store: Store, name: str, outputs: Collection[str], *, again: bool) -
     savepoint = find_savepoint(store, name)
     check_savepoint(store, savepoint)
     newest = store.newest_version()
-    last: Json = {}
+    last: Version | None = None
     with contextlib.suppress(CorruptError):  # a savepoint is a way out of that
         last = store.version(newest) if newest else savepoint.content
-    has_read_more = last.get("offsets") != savepoint.content["offsets"]
+    has_read_more = last is None or last.offsets != savepoint.content.offsets
     if outputs and has_read_more and not again:
         raise UserError(
             f"expected to return to {name!r} without writing anything twice; found that the program writes "
@@ -202,13 +204,20 @@ def go_back(store: Store, name: str, outputs: Collection[str], *, again: bool) -
     epoch = store.claim(f"a return to the savepoint {name!r}")
     while True:
         number = store.newest_version() + 1
-        content = {**savepoint.content, "version": number, "epoch": epoch, "writers": {}}
-        content["incarnation"] = None  # what counts in the log was written by what is given up
-        # An upgrade from here on must not take up one that was made of a later version.
-        content["switches"] = last.get("switches", newest) + 1
+        # An upgrade from here on must not take up one that was made of a later version. What counts in the
+        # log was written by what is given up.
+        switches = (newest if last is None else last.switches) + 1
+        content = replace(
+            savepoint.content,
+            number=number,
+            epoch=epoch,
+            writers={},
+            incarnation=None,
+            switches=switches,
+        )
         # Not to be run; but an examination of the record expects the plan of the newest version.
-        store.write_plan(number, {"version": number, "program": f"savepoint {name}", "splits": []})
-        if store.commit(number, content):
+        store.write_plan(Switch(number, f"savepoint {name}", f"savepoint {name}"))
+        if store.commit(content):
             return number
 
 
@@ -219,10 +228,10 @@ def _check_known(store: Store, name: str) -> None:
 
 
 def _savepoint(store: Store, name: str) -> Savepoint:
-    found = store.pinned(name)
-    return Savepoint(name, found["created_us"], found["content"])
+    content, created_us = store.pinned(name)
+    return Savepoint(name, created_us, content)
 
 
-def _pieces(content: Json) -> Iterator[Piece]:
-    for operator in content["operators"].values():
-        yield from pieces(operator["traces"])
+def _pieces(version: Version) -> Iterator[Piece]:
+    for state in version.states():
+        yield from pieces(state)

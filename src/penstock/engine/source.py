@@ -35,9 +35,9 @@ from penstock.engine.letters.lettered import KnownOf
 from penstock.engine.letters.letters import Letters
 from penstock.engine.letters.reasons import Reasons
 from penstock.engine.log import Log
-from penstock.engine.plan import AHEAD_MAX_US, Split
+from penstock.engine.record.marks import FoundProducers, Producers
+from penstock.engine.record.plan import Split
 from penstock.engine.times.clocks import CLOCK, computed, doubt, unit_hint
-from penstock.engine.watermarks import no_producers
 from penstock.errors import FlowError
 from penstock.expr import EvaluationError, Expression
 from penstock.expr.columnar import UnfitError, compute
@@ -56,6 +56,8 @@ from penstock.wire.columns import Records
 from penstock.wire.headers import header_values
 
 __all__ = ["SourceReader", "check_table_key"]
+
+AHEAD_MAX_US: Final = 24 * 3_600 * 1_000_000  # clocks and time zones go wrong by hours, not by days
 
 Changelog = ChangelogDecoder | RegisteredChangelog
 STAMP_MIN_MS: Final = (
@@ -98,20 +100,20 @@ class SourceReader:
         self._known: np.ndarray | None = None  # what it gave for the current chunk
         self._producers: ProducerMarks | None = None
         if source.time.producer is not None:
-            before = split.producers or no_producers()
+            before = split.producers or Producers()
             self._producers = ProducerMarks(
-                dict(zip(before["names"], before["marks_us"], strict=True)),
-                None if before["others"] is None else before["others"][0],
+                dict(zip(before.names, before.marks_us, strict=True)),
+                None if before.others is None else before.others[0],
                 source.time.expected,
                 max(1, PRODUCERS_MAX // partitions),
             )
 
     @property
-    def producers(self) -> dict[str, Any] | None:
+    def producers(self) -> FoundProducers | None:
         """The marks of the producers of which there were rows, where they have marks of their own."""
         if self._producers is None:
             return None
-        return {"known": self._producers.touched(), "others": self._producers.touched_others()}
+        return FoundProducers(self._producers.touched(), self._producers.touched_others())
 
     def rows(self, chunks: Iterable[Records]) -> Iterator[pa.Table]:
         """The rows that fit, with `$time`, `$watermark` and `$offset`, a table for each chunk.

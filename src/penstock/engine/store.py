@@ -20,31 +20,34 @@ repeat the very same batch.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import orjson
 
+from penstock.engine.record.plan import Plan, Switch, plan_from_json
+from penstock.engine.record.values import Json
+from penstock.engine.record.version import Version
 from penstock.errors import CorruptError, FencedError
 from penstock.state.files import ArrowStateFiles, LocalStateFiles, StateFiles
 from penstock.state.garbage import live, vacuum
 from penstock.wire.checksum import crc32c
 
-__all__ = ["Json", "Store", "open_files", "unsealed"]
+__all__ = ["Store", "open_files", "sealed", "unsealed", "version_of"]
 
-Json: TypeAlias = dict[str, Any]
+T = TypeVar("T")
+
 NO_SAVEPOINTS: Final = "Create one: penstock savepoint create APP NAME"
 VERSIONS_KEPT: Final = 64
 """For readers of an older version while batches continue: some 10 s at full speed. A version may say
-otherwise (`KEPT`)."""
+otherwise."""
 VERSIONS_KEPT_MIN: Final = 8
 """A reader needs some time with a version, and a savepoint until it is pinned."""
 VERSIONS_KEPT_MAX: Final = 100_000
 """A vacuum reads all of them, and each keeps its files."""
-KEPT: Final = "versions_kept"
-"""What a version has where another number than `VERSIONS_KEPT` is kept up to it."""
 EPOCHS_KEPT: Final = 64
 """Owners of the last; an older one finds its own epoch gone, which says the same as a newer one."""
 PROBES_MAX: Final = 8
@@ -52,8 +55,6 @@ PROBES_MAX: Final = 8
 UPGRADES: Final = "upgrades"
 SETTLED: Final = "settled.json"
 SIZES: Final = "sizes.json"
-RUN: Final = "run"
-"""What a version has that was committed before it was on the disk: the machine's run that it is of."""
 
 SEAL_BYTES: Final = len(b"00000000 ")
 
@@ -135,47 +136,52 @@ class Store:
     def _has_version(self, number: int) -> bool:
         return self.files.exists(f"{self.folder}versions/{number:020d}.json")
 
-    def version(self, number: int) -> Json:
-        """A committed version."""
-        return self._read(f"versions/{number:020d}.json")
+    def version(self, number: int) -> Version:
+        """A committed version.
 
-    def commit(self, number: int, content: Json, *, relaxed: bool = False) -> bool:
-        """Makes a version true; False where it was already.
+        Raises:
+            CorruptError: it isn't what was written.
+            SetupError: a later release wrote it.
+        """
+        path = f"versions/{number:020d}.json"
+        return version_of(self._read(path), self.folder + path)
+
+    def commit(self, version: Version, *, relaxed: bool = False) -> bool:
+        """Makes a version true; False where there is one of its number already.
 
         Args:
-            number: of the version.
-            content: its.
+            version: the new one.
             relaxed: not to wait for the disk; `settle` does, later. Needs `can_relax`.
         """
-        path, files = f"{self.folder}versions/{number:020d}.json", self.files
-        content = {name: value for name, value in content.items() if name != RUN}
+        path, files = f"{self.folder}versions/{version.number:020d}.json", self.files
+        run = None
         if relaxed:
             assert isinstance(files, LocalStateFiles)
-            files, content[RUN] = files.relaxed(), files.run
-        return files.create(path, _sealed(content))
+            files, run = files.relaxed(), files.run
+        return files.create(path, sealed(replace(version, run=run).to_json()))
 
     @property
     def can_relax(self) -> bool:
         """Whether versions may be committed before they are on the disk."""
         return isinstance(self.files, LocalStateFiles) and self.files.run is not None
 
-    def sync(self, content: Json) -> None:
+    def sync(self, version: Version) -> None:
         """Waits until the state of a version is on the disk."""
         if isinstance(self.files, LocalStateFiles):
-            self.files.sync(sorted(live(_states(content))))
+            self.files.sync(sorted(live(version.states())))
 
-    def settle(self, content: Json) -> None:
+    def settle(self, version: Version) -> None:
         """Waits until a version, and all that it needs, is on the disk, and notes that."""
         assert isinstance(self.files, LocalStateFiles)
-        number, run, files = content["version"], self.files.run, self.files
+        number, run, files = version.number, self.files.run, self.files
         known = self._noted_settled()
         if known is not None and known["run"] == run and known["version"] > number:
             return  # a newer owner's
-        paths = live(_states(content))
+        paths = live(version.states())
         files.sync(sorted(paths - self._synced))
         if number:
             files.sync([f"{self.folder}versions/{number:020d}.json"])
-        files.write(self.folder + SETTLED, [_sealed({"version": number, "run": run})])
+        files.write(self.folder + SETTLED, [sealed({"version": number, "run": run})])
         self._synced = paths
 
     def recover(self) -> int:
@@ -194,7 +200,7 @@ class Store:
             if number <= known["version"]:
                 break
             with contextlib.suppress(CorruptError):
-                if self.version(number).get(RUN) in {None, run}:
+                if self.version(number).run in {None, run}:
                     break
             self.files.delete(f"{self.folder}versions/{number:020d}.json")
             count += 1
@@ -209,19 +215,21 @@ class Store:
 
     def note_sizes(self, records: Mapping[str, int]) -> None:
         """Writes down how many records topics have, instead of what was written down before."""
-        self.files.write(self.folder + SIZES, [_sealed(dict(records))])
+        self.files.write(self.folder + SIZES, [sealed(dict(records))])
 
-    def plan(self, number: int) -> Json | None:
+    def plan(self, number: int) -> Plan | Switch | None:
         """The plan of a batch, if it was written."""
-        path = f"plans/{number:020d}.json"
-        return self._read(path) if self.files.exists(self.folder + path) else None
+        path = f"{self.folder}plans/{number:020d}.json"
+        return self._plan(number) if self.files.exists(path) else None
 
-    def write_plan(self, number: int, content: Json) -> Json:
-        """Writes the plan of a batch, unless there is one; the one that counts."""
+    def write_plan(self, plan: Plan | Switch) -> Plan | Switch:
+        """Writes the plan of a batch, unless there is one; which one counts: the same object, if this."""
+        path = f"plans/{plan.version:020d}.json"
+        return plan if self._create(path, plan.to_json()) else self._plan(plan.version)
+
+    def _plan(self, number: int) -> Plan | Switch:
         path = f"plans/{number:020d}.json"
-        if self._create(path, content):
-            return content
-        return self._read(path)
+        return _typed(plan_from_json, self._read(path), self.folder + path)
 
     def pins(self) -> list[str]:
         """The names of the savepoints."""
@@ -230,13 +238,22 @@ class Store:
             for path in self.files.list(f"{self.folder}savepoints")
         )
 
-    def pin(self, name: str, content: Json) -> bool:
-        """Writes a savepoint; False where there is one of that name."""
+    def pin(self, name: str, version: Version, created_us: int) -> bool:
+        """Writes a savepoint, with the wall clock's time; False where there is one of that name."""
+        content = {"created_us": created_us, "content": version.to_json()}
         return self._create(f"savepoints/{name}.json", content)
 
-    def pinned(self, name: str) -> Json:
-        """What `pin` wrote."""
-        return self._read(f"savepoints/{name}.json")
+    def pinned(self, name: str) -> tuple[Version, int]:
+        """What `pin` wrote.
+
+        Raises:
+            CorruptError: it isn't what was written.
+            FileNotFoundError: there is none of that name.
+        """
+        path = f"savepoints/{name}.json"
+        content = self._read(path)
+        created_us = _typed(lambda found: int(found["created_us"]), content, self.folder + path)
+        return version_of(content.get("content", {}), self.folder + path), created_us
 
     def unpin(self, name: str) -> None:
         """Deletes a savepoint."""
@@ -305,7 +322,7 @@ class Store:
     def versions_kept(self, newest: int) -> int:
         """How many versions a vacuum after `newest` keeps, that one included."""
         with contextlib.suppress(CorruptError, FileNotFoundError):
-            return int(self.version(newest).get(KEPT, VERSIONS_KEPT)) if newest else VERSIONS_KEPT
+            return (self.version(newest).versions_kept if newest else None) or VERSIONS_KEPT
         return VERSIONS_KEPT
 
     def states_kept(self, newest: int) -> list[Json]:
@@ -316,23 +333,38 @@ class Store:
                 versions.append(self.version(number))
         for name in self.pins():
             with contextlib.suppress(FileNotFoundError):  # it is being dropped
-                versions.append(self.pinned(name)["content"])
-        return [state for version in versions for state in _states(version)]
+                versions.append(self.pinned(name)[0])
+        return [state for version in versions for state in version.states()]
 
     def _numbers(self, folder: str) -> list[int]:
         names = (path.rsplit("/", 1)[-1] for path in self.files.list(self.folder + folder))
         return sorted(int(n.removesuffix(".json")) for n in names if n.endswith(".json"))
 
     def _create(self, path: str, content: Json) -> bool:
-        return self.files.create(self.folder + path, _sealed(content))
+        return self.files.create(self.folder + path, sealed(content))
 
     def _read(self, path: str) -> Json:
         return unsealed(bytes(self.files.read(self.folder + path)), self.folder + path)
 
 
-def _states(version: Json) -> list[Json]:
-    """The operators' states in a version."""
-    return [t for o in version["operators"].values() for t in o["traces"].values()]
+def version_of(content: Json, path: str) -> Version:
+    """The version in a file of the record.
+
+    Raises:
+        CorruptError: something is missing, or has another type; the message names the file.
+        SetupError: a later release wrote it.
+    """
+    return _typed(Version.from_json, content, path)
+
+
+def _typed(read: Callable[[Json], T], content: Json, path: str) -> T:
+    try:
+        return read(content)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise CorruptError(
+            f"expected what Penstock writes in {path}; found other content ({error!r}). The pipeline's state "
+            "can be rebuilt from the log: run it with --rebuild"
+        ) from error
 
 
 def unsealed(data: bytes, path: str) -> Json:
@@ -356,8 +388,9 @@ def unsealed(data: bytes, path: str) -> Json:
     return content
 
 
-def _sealed(content: Json) -> bytes:
-    text = orjson.dumps(content)
+def sealed(content: Json) -> bytes:
+    """What `unsealed` reads."""
+    text = orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS)
     return _seal(text) + text
 
 

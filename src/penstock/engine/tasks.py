@@ -44,12 +44,14 @@ from penstock.engine.outgoing import (
     writer_name,
 )
 from penstock.engine.physical import Physical, Placed, Reader
-from penstock.engine.plan import Plan, Split
 from penstock.engine.progress.meter import Clock, Meter
+from penstock.engine.record.plan import Plan, Split
+from penstock.engine.record.report import Report, SplitReport
+from penstock.engine.record.values import Json, Traces
 from penstock.engine.source import SourceReader
 from penstock.engine.states.hot import Hot
 from penstock.engine.states.sharing import Shares
-from penstock.engine.store import Json, Store
+from penstock.engine.store import Store
 from penstock.errors import BrokerError
 from penstock.flow.graph import Closed, Node, Origin, OutputNode, RowStep, Source, Union, origins
 from penstock.ops import Context, Prepared
@@ -125,7 +127,7 @@ class LaneBatch:
         lane: int,
         lanes: int,
         plan: Plan,
-        traces: Json,
+        traces: Traces,
         hot: Hot,
         may_write: Callable[[], None],
     ) -> None:
@@ -142,10 +144,10 @@ class LaneBatch:
         self.log.expect(plan.topic_ids)
         self.parcels: list[Parcel] = []
         self.waiting: dict[tuple[str, int], list[Handed]] = defaultdict(list)
-        self.traces: dict[str, dict[str, Json]] = defaultdict(dict)
-        self.sources: list[Json] = []
+        self.traces: dict[str, dict[int, Json]] = defaultdict(dict)
+        self.sources: list[SplitReport] = []
         self.writers: dict[str, Writer] = {}
-        self.transacted: dict[str, dict[str, int]] = defaultdict(dict)  # next sequences
+        self.transacted: dict[str, dict[int, int]] = defaultdict(dict)  # next sequences
         self.late: dict[str, int] = defaultdict(int)
         self.passed_late: dict[str, int] = defaultdict(int)  # late rows that operators handed on
         self.letters = LetterBox(
@@ -202,25 +204,22 @@ class LaneBatch:
         taken, self.parcels = self.parcels, []
         return taken
 
-    def finish(self) -> Json:
+    def finish(self) -> Report:
         """Writes what is left; what this lane has done."""
         self.shares.finish(self.traces, self.hot, self.files)
         self.letters.close()
-        return {
-            "version": self.plan.version,
-            "traces": self.traces,
-            "sources": self.sources,
-            "writers": {
-                name: {"next_sequence": {str(p): s for p, s in writer.next_sequence.items()}}
-                for name, writer in self.writers.items()
-            },
-            "late": self.late,
-            "passed_late": self.passed_late,
-            "dead": self.letters.counts,
-            "transaction": self.transacted,
-            "seconds": self.clock.seconds,
-            "nodes": self.meter.report(),
-        }
+        return Report(
+            version=self.plan.version,
+            traces=self.traces,
+            sources=self.sources,
+            writers={name: writer.next_sequence for name, writer in self.writers.items()},
+            late=self.late,
+            passed_late=self.passed_late,
+            dead=self.letters.counts,
+            transaction=self.transacted,
+            seconds=self.clock.seconds,
+            nodes=self.meter.report(),
+        )
 
     # -- level 0 ------------------------------------------------------------------------------------
 
@@ -228,7 +227,7 @@ class LaneBatch:
         """Reads a range of a partition, and runs all that follows in this lane."""
         physical = self.job.physical
         source = next(s for s in physical.graph.sources if s.topic == split.topic)
-        readers, name = physical.readers(source), f"{split.topic}/{split.partition}"
+        readers, name = physical.readers(source), split.place
         reader = SourceReader(
             source,
             split,
@@ -255,17 +254,17 @@ class LaneBatch:
         self.meter.read(source.identity, reader.row_count, self._reading_s() - reading_s)
         self._finish(readers, inputs, source, split.partition)
         self.sources.append(
-            {
-                "topic": split.topic,
-                "partition": split.partition,
-                "newest_us": None if reader.newest_us == NOTHING_YET_US else reader.newest_us,
-                "rows": reader.row_count,
-                "late": reader.late_count,
-                "lost": reader.lost_count,
-                "doubt": reader.doubt,
-                "end": reader.end,
-                "producers": reader.producers,
-            }
+            SplitReport(
+                topic=split.topic,
+                partition=split.partition,
+                newest_us=None if reader.newest_us == NOTHING_YET_US else reader.newest_us,
+                rows=reader.row_count,
+                late=reader.late_count,
+                lost=reader.lost_count,
+                doubt=reader.doubt,
+                end=reader.end,
+                producers=reader.producers,
+            )
         )
 
     def _reading_s(self) -> float:
@@ -390,9 +389,9 @@ class LaneBatch:
     def step(self, placed: Placed, shard: int, inputs: list[list[Any]]) -> None:
         """Runs an operator for one shard, and all that reads it."""
         started = time.perf_counter()
-        known = self.before.get(placed.id, {}).get(str(shard))
+        known = self.before.get(placed.id, {}).get(shard)
         if known is not None and not any(inputs) and self._rests(placed):
-            self.traces[placed.id][str(shard)] = known
+            self.traces[placed.id][shard] = known
             readers = self.job.physical.readers(placed.node)
             if readers:
                 self.meter.gave(placed.id, 0)
@@ -405,7 +404,7 @@ class LaneBatch:
         if placed.id not in self.job.lettered:
             self._bury(placed.name, f"{placed.id}/{shard}", [*result.refused, *refused])
         description = result.state.describe()
-        self.traces[placed.id][str(shard)] = description
+        self.traces[placed.id][shard] = description
         self.hot.keep(placed, shard, description, result.state)
         self.meter.took(placed.id, started)
         self.clock.add("state", started)
@@ -510,7 +509,7 @@ class LaneBatch:
     def _write(self, to: OutputNode, tables: list[pa.Table], origin: Origin, shard: int) -> None:
         started = time.perf_counter()
         transaction = self.plan.transaction
-        if transaction is not None and to.identity in transaction["written"]:
+        if transaction is not None and to.identity in transaction.written:
             return  # what this batch gives is there, and counts
         partitions = self.job.output_partitions[to.topic]
         refused: list[Refused] = []
@@ -556,8 +555,8 @@ class LaneBatch:
         started = time.perf_counter()
         topics = [(name.removeprefix(WRITTEN), partition) for name, partition in places]
         self._may_write()
-        identity = transaction["producer_id"], transaction["epoch"]
-        self.log.join(Writer(*identity, transactional_id=transaction["id"]), topics)
+        identity = transaction.producer_id, transaction.epoch
+        self.log.join(Writer(*identity, transactional_id=transaction.id), topics)
         for place, (topic, partition) in zip(places, topics, strict=True):
             parts = [
                 one.content
@@ -565,11 +564,11 @@ class LaneBatch:
                 else from_bytes(partition, one.content)
                 for one in sorted(self.waiting.pop(place), key=lambda handed: handed.origin)
             ]
-            sequence = transaction["sequences"].get(topic, {}).get(str(partition), 0)
-            writer = Writer(*identity, {partition: sequence}, transaction["id"])
+            sequence = transaction.sequences.get(topic, {}).get(partition, 0)
+            writer = Writer(*identity, {partition: sequence}, transaction.id)
             for outgoing in joined(parts):
                 self.log.send(topic, outgoing, writer)
-            self.transacted[topic][str(partition)] = writer.next_sequence[partition]
+            self.transacted[topic][partition] = writer.next_sequence[partition]
         self.clock.add("output", started)
 
     def _send_letters(self, topic: str, name: str, outgoing: Outgoing) -> None:
@@ -581,8 +580,8 @@ class LaneBatch:
         self._may_write()
         if name not in self.writers:
             planned = self.plan.writers[name]
-            sequences = {int(p): s for p, s in planned["next_sequence"].items()}
-            self.writers[name] = Writer(planned["producer_id"], planned["epoch"], sequences)
+            sequences = dict(planned.next_sequence)
+            self.writers[name] = Writer(planned.producer_id, planned.epoch, sequences)
         self.log.send(topic, outgoing, self.writers[name])
 
 

@@ -24,8 +24,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from penstock.engine.log import Log, Writer
-from penstock.engine.plan import Plan
-from penstock.engine.store import Json
+from penstock.engine.record.plan import Plan, Transaction
+from penstock.engine.record.report import Report
 
 __all__ = ["OutputTransactions", "transactional_id"]
 
@@ -49,7 +49,7 @@ class OutputTransactions:
         self.log, self.name, self.place = log, name, (topic, 0)
         self._outputs = sorted(outputs)
         self._writer: Writer | None = None
-        self._sequences: dict[str, dict[str, int]] = {}
+        self._sequences: dict[str, dict[int, int]] = {}
         self._counted: tuple[int, str] = (0, "")
         self._is_open = False
 
@@ -62,13 +62,13 @@ class OutputTransactions:
         self._is_open = True
         return replace(
             plan,
-            transaction={
-                "id": self.name,
-                "written": self._written(plan),
-                "producer_id": self._writer.producer_id,
-                "epoch": self._writer.epoch,
-                "sequences": self._sequences,
-            },
+            transaction=Transaction(
+                self.name,
+                self._written(plan),
+                self._writer.producer_id,
+                self._writer.epoch,
+                self._sequences,
+            ),
         )
 
     def _written(self, plan: Plan) -> list[str]:
@@ -79,12 +79,12 @@ class OutputTransactions:
             return self._outputs
         begun = plan.repeats
         while begun:
-            if incarnation == begun["incarnation"] and number >= begun["number"]:
-                return [*begun["outputs"], *more]
-            begun = begun.get("before")
+            if incarnation == begun.incarnation and number >= begun.number:
+                return [*begun.outputs, *more]
+            begun = begun.before
         return []
 
-    def commit(self, plan: Plan, reports: Iterable[Json]) -> None:
+    def commit(self, plan: Plan, reports: Iterable[Report]) -> None:
         """Makes what an attempt has written count, all at once.
 
         Raises:
@@ -94,7 +94,7 @@ class OutputTransactions:
         assert self._writer is not None
         has_written = False
         for report in reports:
-            for topic, sequences in report["transaction"].items():
+            for topic, sequences in report.transaction.items():
                 has_written = True
                 self._sequences.setdefault(topic, {}).update(sequences)
         if has_written:

@@ -6,33 +6,34 @@ depend on. So a program that has changed shares with a version what it computes 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypedDict, TypeVar
 
 import pyarrow as pa
 
 from penstock.core.schema import INTERVAL, UUID, holds_json, type_text
 from penstock.engine.physical import Physical, Placed
-from penstock.engine.plan import Plan
+from penstock.engine.record.plan import Plan
+from penstock.engine.record.values import Json
+from penstock.engine.record.version import OperatorEntry, TimeEntry, Version, ViewEntry
 from penstock.engine.states.sharing import lent
-from penstock.engine.store import Json, Store
-from penstock.engine.watermarks import no_producers
+from penstock.engine.store import Store
 from penstock.errors import CorruptError, FlowError
 from penstock.flow.graph import Closed, OutputNode, RowStep, Source, Stateful, origins, row_key
 from penstock.ops import Operator
 from penstock.ops.rows import Select, Where
 from penstock.state import StateFiles
 
+T = TypeVar("T")
+
 __all__ = [
     "Change",
-    "add_counts",
     "before_first",
     "change_of",
     "check_topics",
     "equal_rows",
     "first_version",
-    "noted_floors",
     "of_program",
     "operator_entry",
     "recovered",
@@ -42,8 +43,18 @@ __all__ = [
     "writes_alike",
 ]
 
-FLOORS_MAX: Final = 256
-"""Floors of a partition: a version is written with each batch, and has a few KiB of them."""
+
+class _OfProgram(TypedDict):
+    """The fields of a version that are about its program."""
+
+    partitions: Mapping[str, int]
+    shards: int
+    unkeyed: list[str]
+    sources: Mapping[str, str]
+    times: Mapping[str, TimeEntry | None]
+    nodes: list[str]
+    outputs: Mapping[str, str]
+    views: Mapping[str, ViewEntry]
 
 
 @dataclass(frozen=True)
@@ -65,35 +76,28 @@ class Change:
     outputs: tuple[OutputNode, ...]
 
 
-def first_version(physical: Physical) -> Json:
+def first_version(physical: Physical) -> Version:
     """Version 0: nothing has been read."""
     graph = physical.graph
-    content = {
-        "version": 0,
-        "epoch": 0,
-        "wall_us": 0,
-        "name": graph.name,
-        "offsets": {source.topic: {} for source in graph.sources},
-        "newest_us": {},
-        "watermark_us": {},
-        "frontier_us": {},
-        "producers": {},
-        "held": {},
-        "activity": {},
-        "operators": {p.id: operator_entry(p, {}) for p in physical.placed.values()},
-        "writers": {},
-        "counts": {"rows": {}, "dead": {}, "late": {}, "lost": {}, "late_by_view": {}},
-        "upgrades": [],
-        "switches": 0,
-    }
-    return of_program(content, physical)
+    return Version(
+        number=0,
+        epoch=0,
+        wall_us=0,
+        name=graph.name,
+        offsets={source.topic: {} for source in graph.sources},
+        operators={p.id: operator_entry(p, {}) for p in physical.placed.values()},
+        **_of_program(physical),
+    )
 
 
-def of_program(version: Json, physical: Physical) -> Json:
-    """A version whose entries about its program describe this one; its operators are unchanged."""
+def of_program(version: Version, physical: Physical) -> Version:
+    """A version whose fields about its program describe this one; its operators are unchanged."""
+    return replace(version, **_of_program(physical))
+
+
+def _of_program(physical: Physical) -> _OfProgram:
     graph = physical.graph
     return {
-        **version,
         "partitions": dict(physical.partitions),
         "shards": physical.shards,
         "unkeyed": sorted(physical.unkeyed),
@@ -105,30 +109,30 @@ def of_program(version: Json, physical: Physical) -> Json:
     }
 
 
-def _time_entry(source: Source) -> Json | None:
+def _time_entry(source: Source) -> TimeEntry | None:
     """Where a record has its event time, for readers without the program; None: its value doesn't say."""
     time = source.time
     if time.processing:
-        return {"kind": "processing"}
+        return TimeEntry("processing")
     if time.computed or time.sent or source.changelog is not None:
         return None
     if time.column is None:
-        return {"kind": "timestamp"}
-    return {"kind": "field", "name": time.column} if source.format is None else None
+        return TimeEntry("timestamp")
+    return TimeEntry("field", time.column) if source.format is None else None
 
 
-def operator_entry(placed: Placed, traces: Json) -> Json:
+def operator_entry(
+    placed: Placed,
+    traces: Mapping[int, Json],
+    begins: Mapping[str, Mapping[int, int]] | None = None,
+) -> OperatorEntry:
     """What a version says about an operator."""
-    return {
-        "spec": placed.node.operator.to_spec(),
-        "name": placed.name,
-        "cut": placed.cut,
-        "traces": traces,
-    }
+    spec = placed.node.operator.to_spec()
+    return OperatorEntry(spec, placed.name, placed.cut, traces, begins or {})
 
 
 def change_of(
-    version: Json,
+    version: Version,
     physical: Physical,
     *,
     anew: bool = False,
@@ -142,17 +146,17 @@ def change_of(
         anew: whether no state is to be taken over.
         unfit: operators whose state has another form than they have now.
     """
-    known = {} if anew else {n: one for n, one in version["operators"].items() if n not in unfit}
+    known = {} if anew else {n: one for n, one in version.operators.items() if n not in unfit}
     kept = frozenset(
         p.id
         for p in physical.placed.values()
         # Versions of earlier releases don't say how they are cut: as this one would.
-        if p.id in known and known[p.id].get("cut", p.cut) == p.cut
+        if p.id in known and known[p.id].cut in {None, p.cut}
     )
     rest = [p for p in physical.placed.values() if p.id not in kept]
     recut = tuple(p for p in rest if p.id in known and p.is_hashed)
     made = [p for p in rest if p not in recut]
-    borrowed = {p.id: lent(p, physical, kept) for p in made if p.id not in version["operators"]}
+    borrowed = {p.id: lent(p, physical, kept) for p in made if p.id not in version.operators}
     borrowed = {name: lenders for name, lenders in borrowed.items() if lenders}
     return Change(
         kept,
@@ -163,7 +167,9 @@ def change_of(
     )
 
 
-def same_program(version: Json, physical: Physical, *, unfit: frozenset[str] = frozenset()) -> bool:
+def same_program(
+    version: Version, physical: Physical, *, unfit: frozenset[str] = frozenset()
+) -> bool:
     """Whether a version can be continued from as it is; arguments as for `change_of`."""
     change = change_of(version, physical, unfit=unfit)
     graph = physical.graph
@@ -173,53 +179,51 @@ def same_program(version: Json, physical: Physical, *, unfit: frozenset[str] = f
         not change.new
         and not change.lent
         and not change.outputs
-        and version["operators"].keys() == change.kept
-        and version.get("sources", sources) == sources
-        and version.get("outputs", dict.fromkeys(outputs)).keys() == outputs
-        and version["offsets"].keys() == sources.keys()
-        and version["partitions"] == dict(physical.partitions)
+        and version.operators.keys() == change.kept
+        and version.sources in (None, sources)
+        and (version.outputs is None or version.outputs.keys() == outputs)
+        and version.offsets.keys() == sources.keys()
+        and version.partitions == dict(physical.partitions)
     )
 
 
-def recovered(store: Store, number: int, physical: Physical) -> Json:
+def recovered(store: Store, number: int, physical: Physical) -> Version:
     """What can be known of a version that can't be read: from the plan that made it, without any state.
 
     Raises:
         CorruptError: the plan can't be read either.
     """
     plan = store.plan(number)
-    if plan is None or not plan["splits"]:
+    if not isinstance(plan, Plan) or not plan.splits:
         raise CorruptError(
             f"expected to read version {number}, or its plan, to know what was written to topics; found "
             "neither. Restore the state from a copy, or name another directory (and other topics)"
         )
-    content = of_program(first_version(physical), physical)
-    for split in plan["splits"]:
-        offsets = content["offsets"].setdefault(split["topic"], {})
-        offsets[str(split["partition"])] = split["end"]
-    return {
-        **content,
-        "version": number,
-        "watermark_us": plan["watermark_us"],
-        "operators": {},
-        "upgrades": store.upgrades(),
-        "switches": number,
-    }
+    first = first_version(physical)
+    offsets = {topic: dict(of) for topic, of in first.offsets.items()}
+    for split in plan.splits:
+        offsets.setdefault(split.topic, {})[split.partition] = split.end
+    return replace(
+        first,
+        number=number,
+        offsets=offsets,
+        watermark_us=plan.watermark_us,
+        operators={},
+        upgrades=store.upgrades(),
+        switches=number,
+    )
 
 
-def before_first(physical: Physical, plan: Json) -> Json:
+def before_first(physical: Physical, plan: Plan) -> Version:
     """Version 0 where another program has begun the first batch."""
-    content = first_version(physical)
-    del content["outputs"]
-    if (
-        plan.get("outputs") is not None
-    ):  # of earlier releases, the writers say what that program writes
-        content["outputs"] = plan["outputs"]
-    return {**content, "operators": {}, "nodes": [], "writers": plan["writers"]}
+    # Of earlier releases, the writers say what that program writes.
+    return replace(
+        first_version(physical), outputs=plan.outputs, operators={}, nodes=[], writers=plan.writers
+    )
 
 
 def check_topics(
-    version: Json,
+    version: Version,
     physical: Physical,
     ends: Mapping[str, Mapping[int, int]],
     ids: Mapping[str, str],
@@ -245,50 +249,51 @@ def check_topics(
                 "pipeline again: state that depends on the number is recomputed from the log"
             )
         for partition, end in found.items():
-            read = version["offsets"][topic].get(str(partition), 0)
+            read = version.offsets[topic].get(partition, 0)
             if end < read:
                 raise FlowError(
                     f"expected the partition {partition} of {title(topic)} to reach offset {read}, which "
                     f"was read already; found its end at {end}. {again}"
                 )
-    for topic, known in version.get("topic_ids", {}).items():
-        if ids.get(topic, known) != known and any(version["offsets"].get(topic, {}).values()):
+    for topic, known in version.topic_ids.items():
+        if ids.get(topic, known) != known and any(version.offsets.get(topic, {}).values()):
             raise FlowError(
                 f"expected {title(topic)} with the id {known}, of which something was read already; found "
                 f"{ids[topic]}. {again}"
             )
 
 
-def without_topics(version: Json, sources: Collection[Source]) -> Json:
+def without_topics(version: Version, sources: Collection[Source]) -> Version:
     """A version that has read nothing of some topics: they were created again, and what is in them is new."""
     topics = {source.topic: source.identity for source in sources}
-    kept = {
-        what: {t: one for t, one in version.get(what, {}).items() if t not in topics}
-        for what in (
-            "newest_us",
-            "watermark_us",
-            "producers",
-            "floors",
-            "activity",
-            "held",
-            "sources",
-            "topic_ids",
-        )
-    }
-    nodes = [one for one in version.get("nodes", ()) if one not in topics.values()]
-    offsets = {t: {} if t in topics else one for t, one in version["offsets"].items()}
-    return {**version, **kept, "nodes": nodes, "offsets": offsets}
+
+    def rest(of: Mapping[str, T]) -> dict[str, T]:
+        return {topic: one for topic, one in of.items() if topic not in topics}
+
+    return replace(
+        version,
+        offsets={t: {} if t in topics else one for t, one in version.offsets.items()},
+        nodes=[one for one in version.nodes if one not in topics.values()],
+        newest_us=rest(version.newest_us),
+        watermark_us=rest(version.watermark_us),
+        producers=rest(version.producers),
+        floors=rest(version.floors),
+        activity=rest(version.activity),
+        held=rest(version.held),
+        sources=None if version.sources is None else rest(version.sources),
+        topic_ids=rest(version.topic_ids),
+    )
 
 
-def _writes(version: Json, output: OutputNode) -> bool:
+def _writes(version: Version, output: OutputNode) -> bool:
     """Whether the version's program writes a topic, and the same into it."""
-    if "outputs" in version:
-        return output.identity in version["outputs"]
+    if version.outputs is not None:
+        return output.identity in version.outputs
     prefixes = tuple(f"{output.topic}/{origin.identity}/" for origin in origins(output.node))
-    return any(name.startswith(prefixes) for name in version["writers"])
+    return any(name.startswith(prefixes) for name in version.writers)
 
 
-def _view_entry(node: Any) -> Json:
+def _view_entry(node: Any) -> ViewEntry:
     """How a reader makes a view of an aggregation's state, without the program."""
     steps: list[Json] = []
     columns, key = list(node.schema.names), list(row_key(node))
@@ -307,11 +312,13 @@ def _view_entry(node: Any) -> Json:
         node = node.parent
     assert isinstance(node, Stateful)
     keys = [key for key in node.operator.keys if key in columns]
-    said = {"operator": node.identity, "steps": steps[::-1], "columns": columns, "keys": keys}
-    return said | ({"row_key": key} if key and set(key) <= set(columns) else {})
+    identified = key if set(key) <= set(columns) else []
+    return ViewEntry(node.identity, steps[::-1], columns, keys, identified)
 
 
-def same_rows(operator: Operator, files: StateFiles, one: Json, other: Json) -> bool:
+def same_rows(
+    operator: Operator, files: StateFiles, one: Mapping[int, Json], other: Mapping[int, Json]
+) -> bool:
     """Whether two states of a table have the same rows, shard by shard; both are read as a whole."""
     for shard in sorted(one.keys() | other.keys()):
         rows = [
@@ -347,63 +354,23 @@ def _some(rest: pa.RecordBatch | None, more: Iterator[pa.RecordBatch]) -> pa.Rec
     return rest
 
 
-def writes_alike(version: Json, plan: Json, physical: Physical) -> bool:
+def writes_alike(version: Version, writers: Collection[str], physical: Physical) -> bool:
     """Whether a program writes what the previous one has begun with by the same shards.
 
     Args:
         version: the last one.
-        plan: of the batch after it, which the previous program has begun.
+        writers: of the batch after it, which the previous program has begun.
         physical: the program.
     """
     for output in physical.graph.outputs:
         for origin in origins(output.node):
             node = origin.table if isinstance(origin, Closed) else origin
             placed = physical.placed.get(node.identity)
-            entry = version["operators"].get(node.identity, {})
-            is_cut_so = placed is None or entry.get("cut", placed.cut) == placed.cut
+            entry = version.operators.get(node.identity)
+            cut = None if entry is None else entry.cut
+            is_cut_so = placed is None or cut in {None, placed.cut}
             prefix = f"{output.topic}/{origin.identity}/"
-            shards = sum(name.startswith(prefix) for name in plan["writers"])
+            shards = sum(name.startswith(prefix) for name in writers)
             if shards and not (is_cut_so and shards == physical.shards_of(origin)):
                 return False
     return True
-
-
-def noted_floors(
-    before: Json, sources: tuple[Source, ...], plan: Plan, reports: Iterable[Json]
-) -> Json:
-    """By topic and partition, where a topic's watermark, and not the rows before, decides what is late.
-
-    A row is late by the rows before it, which the log has, or by its topic's watermark, which passes a
-    partition or a producer that is idle. The wall clock decided that. A rebuild, or a view that is new,
-    reads the same rows at another time, and takes it from here: pairs of the offset from which a watermark
-    counts and the watermark; the newest `FLOORS_MAX` of a partition are kept.
-
-    Args:
-        before: the same before the batch.
-        sources: the plan's.
-        plan: of the batch.
-        reports: of its lanes.
-    """
-    late_us = {source.topic: source.time.lateness_us for source in sources}
-    floors = {topic: dict(of) for topic, of in before.items() if topic in late_us}
-    of_split = {(s["topic"], s["partition"]): s["producers"] for r in reports for s in r["sources"]}
-    for split in plan.splits:
-        floor_us, name = plan.watermark_us.get(split.topic), str(split.partition)
-        if split.start == split.end or floor_us is None:
-            continue
-        known = split.producers or no_producers()
-        marks = [us for us in (split.newest_us, *known["marks_us"]) if us is not None]
-        is_behind = not marks or min(marks) - late_us[split.topic] < floor_us
-        # A producer that was idle is forgotten; the one that comes back is as a new one.
-        found = of_split[split.topic, split.partition] or {"known": {}}
-        if is_behind or not found["known"].keys() <= set(known["names"]):
-            noted = floors.setdefault(split.topic, {}).get(name, [])
-            if not noted or noted[-1][1] < floor_us:
-                floors[split.topic][name] = [*noted, [split.start, floor_us]][-FLOORS_MAX:]
-    return floors
-
-
-def add_counts(to: dict[str, int], more: Mapping[str, int]) -> None:
-    """Adds counts by name to a version's."""
-    for name, count in more.items():
-        to[name] = to.get(name, 0) + count

@@ -18,11 +18,12 @@ from typing import Final
 
 import numpy as np
 
-from penstock.engine.store import Json
+from penstock.engine.record.marks import Activity, Held, Producers
+from penstock.engine.record.version import Version
 from penstock.flow.graph import Source
 from penstock.ops.windows import NOTHING_YET_US
 
-__all__ = ["LOOK_EVERY_US", "Look", "keep_producers", "look", "no_producers", "take_producers"]
+__all__ = ["LOOK_EVERY_US", "Look", "look"]
 
 LOOK_EVERY_US: Final = 10_000_000  # a longer pause between two looks at the log was not the log's
 IDLE_STEPS: Final = 8  # into which idleness is cut where it alone is kept in a version
@@ -42,8 +43,8 @@ class Look:
     """
 
     watermark_us: dict[str, int]
-    held: Json
-    activity: Json
+    held: dict[str, Held]
+    activity: dict[str, Activity]
     keep_us: int | None
 
 
@@ -61,6 +62,10 @@ class _Mark:
     def order(self) -> float:
         return float("-inf") if self.us is None else self.us
 
+    def holder(self, now_us: int) -> Held:
+        """What a version says about it, where it holds a watermark since now."""
+        return Held(self.partition, self.producer, self.us, self.who, now_us)
+
 
 @dataclass(frozen=True)
 class _Reached:
@@ -74,8 +79,8 @@ class _Reached:
 def look(
     sources: Sequence[Source],
     peers: Callable[[Source], Collection[str]],
-    version: Json,
-    activity: Json,
+    version: Version,
+    activity: Mapping[str, Activity],
     ends: Mapping[str, Mapping[int, int]],
     now_us: int,
     rows_max: int,
@@ -96,7 +101,7 @@ def look(
         rows_max: that a batch reads of one partition: with more left, the partition is far behind.
     """
     reached: dict[str, _Reached] = {}
-    after: Json = {}
+    after: dict[str, Activity] = {}
     for source in sources:
         topic = _Topic(source, version, activity.get(source.topic), ends[source.topic], now_us)
         reached[source.topic] = topic.reached(rows_max)
@@ -104,7 +109,7 @@ def look(
     found: dict[str, int] = {}
     for source in sources:
         mine, others = reached[source.topic], [reached[peer] for peer in peers(source)]
-        marks = [version["watermark_us"].get(source.topic)]
+        marks = [version.watermark_us.get(source.topic)]
         if mine.newest_us is not None:
             marks.append(mine.newest_us - source.time.lateness_us)
         if mine.idle and (least := _least(others)) is not None:
@@ -118,9 +123,8 @@ def look(
         if not source.time.processing
         and (reached[source.topic].held or (peers(source) and not reached[source.topic].idle))
     ]
-    before = version.get("held", {})
     held = {
-        topic: _holder(one.held, before.get(topic, {}), now_us)
+        topic: one.held.holder(now_us).since(version.held.get(topic))
         for topic, one in reached.items()
         if one.held is not None
     }
@@ -133,24 +137,25 @@ class _Topic:
     def __init__(
         self,
         source: Source,
-        version: Json,
-        before: Json | None,
+        version: Version,
+        before: Activity | None,
         ends: Mapping[int, int],
         now_us: int,
     ) -> None:
         self.source, self.version, self.ends, self.now_us = source, version, ends, now_us
-        before = before or {}
-        self._gap_us = max(0, now_us - before.get("looked_us", now_us))
-        self.activity: Json = {
-            "looked_us": now_us,
-            "lost_us": dict(before.get("lost_us", {})),  # for how long a partition's clock stood
-            "seen_us": dict(before.get("seen_us", {})),  # on the partition's clock
-            "awaited_us": dict(before.get("awaited_us", {})),  # since when an expected producer is
-        }
+        before = before or Activity(now_us)
+        self._gap_us = max(0, now_us - before.looked_us)
+        self._lost_us, self._seen_us = dict(before.lost_us), dict(before.seen_us)
+        self._awaited_us = dict(before.awaited_us)
+
+    @property
+    def activity(self) -> Activity:
+        """When data was last seen, with this look."""
+        return Activity(self.now_us, self._lost_us, self._seen_us, self._awaited_us)
 
     def reached(self, rows_max: int) -> _Reached:
         """How far the topic has come. Moves `activity` on."""
-        before = self.version["watermark_us"].get(self.source.topic)
+        before = self.version.watermark_us.get(self.source.topic)
         if self.source.time.processing:
             return _Reached(self.now_us if before is None else max(self.now_us, before), idle=False)
         marks = [self._partition(p, end, rows_max) for p, end in self.ends.items()]
@@ -165,18 +170,18 @@ class _Topic:
         return _Reached(least.us, idle=False, held=least if others_are_further else None)
 
     def _partition(self, partition: int, end: int, rows_max: int) -> _Mark:
-        name, idle_us = str(partition), self.source.time.idle_us
-        offset = self.version["offsets"][self.source.topic].get(name, 0)
-        lost, seen = self.activity["lost_us"], self.activity["seen_us"]
+        topic, idle_us = self.source.topic, self.source.time.idle_us
+        offset = self.version.offsets[topic].get(partition, 0)
+        lost, seen = self._lost_us, self._seen_us
         unseen_us = max(0, self._gap_us - LOOK_EVERY_US)
-        was_cut = [self.source.topic, partition] in self.version.get("cut", [])
+        was_cut = (topic, partition) in self.version.cut
         behind = end - offset > rows_max or (was_cut and end > offset)
-        lost[name] = lost.get(name, 0) + (self._gap_us if behind else unseen_us)
-        clock_us = self.now_us - lost[name]
+        lost[partition] = lost.get(partition, 0) + (self._gap_us if behind else unseen_us)
+        clock_us = self.now_us - lost[partition]
         busy = end > offset
-        if busy or name not in seen:
-            seen[name] = clock_us
-        idle = not busy and clock_us - seen[name] >= idle_us
+        if busy or partition not in seen:
+            seen[partition] = clock_us
+        idle = not busy and clock_us - seen[partition] >= idle_us
         if self.source.time.producer is None:
             return _Mark(self._newest(partition), idle, partition, None, f"partition {partition}")
         mark_us, producer, is_active = _least_producer(
@@ -186,22 +191,19 @@ class _Topic:
         known = None if mark_us is None or mark_us <= NOTHING_YET_US else mark_us
         return _Mark(known, idle and not is_active, partition, producer, who)
 
-    def _producers(self, partition: int) -> Json | None:
-        topics = self.version.get("producers", {})
-        found: Json | None = topics.get(self.source.topic, {}).get(str(partition))
-        return found
+    def _producers(self, partition: int) -> Producers | None:
+        return self.version.producers.get(self.source.topic, {}).get(partition)
 
     def _newest(self, partition: int) -> int | None:
-        found: int | None = self.version["newest_us"].get(self.source.topic, {}).get(str(partition))
-        return found
+        return self.version.newest_us.get(self.source.topic, {}).get(partition)
 
     def _awaited(self) -> Iterator[_Mark]:
         """The expected producers of which nothing was read."""
-        awaited = self.activity["awaited_us"]
-        entries = self.version.get("producers", {}).get(self.source.topic, {}).values()
-        clock_us = self.now_us - max(self.activity["lost_us"].values(), default=0)
+        awaited = self._awaited_us
+        entries = self.version.producers.get(self.source.topic, {}).values()
+        clock_us = self.now_us - max(self._lost_us.values(), default=0)
         for name in self.source.time.expected:
-            if any(name in entry["names"] for entry in entries):
+            if any(name in entry.names for entry in entries):
                 awaited.pop(name, None)
                 continue
             since_us = awaited.setdefault(name, clock_us)
@@ -209,61 +211,9 @@ class _Topic:
             yield _Mark(None, idle, None, name, f"producer {name!r}, of which nothing was read")
 
 
-def keep_producers(source: Source, entries: Json, activity: Json, watermark_us: int | None) -> None:
-    """Forgets the producers of a topic whose marks say nothing any more: idle, and passed by the watermark.
-
-    Args:
-        source: the topic.
-        entries: of its partitions, changed in place.
-        activity: the topic's, of the plan.
-        watermark_us: the topic's.
-    """
-    if watermark_us is None:
-        return
-    passed = watermark_us + source.time.lateness_us
-    for partition, entry in entries.items():
-        clock_us = activity["looked_us"] - activity["lost_us"].get(partition, 0)
-        marks, seen = np.array(entry["marks_us"], np.int64), np.array(entry["seen_us"], np.int64)
-        keep = (seen > clock_us - source.time.idle_us) | (marks > passed)
-        if keep.all():
-            continue
-        names = entry["names"]
-        index = [i for i, one in enumerate(names) if keep[i] or one in source.time.expected]
-        for what in ("names", "marks_us", "seen_us"):
-            entry[what] = [entry[what][i] for i in index]
-
-
-def take_producers(entry: Json, found: Json, clock_us: int) -> None:
-    """Takes over the marks of those producers of which a batch had rows.
-
-    Args:
-        entry: of their partition, changed in place.
-        found: marks by name as `known`, and that of the others.
-        clock_us: the partition's, at the batch's plan.
-    """
-    places = {name: place for place, name in enumerate(entry["names"])}
-    for name, mark in found["known"].items():
-        place = places.get(name)
-        if place is None:
-            entry["names"].append(name)
-            entry["marks_us"].append(mark)
-            entry["seen_us"].append(clock_us)
-        else:
-            entry["marks_us"][place], entry["seen_us"][place] = mark, clock_us
-    if found["others"] is not None:
-        entry["others"] = [found["others"], clock_us]
-
-
-def no_producers() -> Json:
-    """What is known of a partition's producers before its first row.
-
-    In columns, as there may be thousands: `names`, `marks_us`, `seen_us` on the partition's clock; and
-    `others`, mark and when last seen of those that share one, or None.
-    """
-    return {"names": [], "marks_us": [], "seen_us": [], "others": None}
-
-
-def _least_producer(entry: Json | None, idle_since_us: int) -> tuple[int | None, str | None, bool]:
+def _least_producer(
+    entry: Producers | None, idle_since_us: int
+) -> tuple[int | None, str | None, bool]:
     """The least mark of a partition's active producers, whose it is, and whether there are any.
 
     Where all are idle, the least of all: rows that come of these hold as long as it takes to read them.
@@ -271,33 +221,21 @@ def _least_producer(entry: Json | None, idle_since_us: int) -> tuple[int | None,
     """
     if entry is None:
         return None, None, False
-    others = [entry["others"]] if entry["others"] is not None else []
-    marks = np.array([*entry["marks_us"], *(mark for mark, _ in others)], np.int64)
-    seen = np.array([*entry["seen_us"], *(us for _, us in others)], np.int64)
+    others = [entry.others] if entry.others is not None else []
+    marks = np.array([*entry.marks_us, *(mark for mark, _ in others)], np.int64)
+    seen = np.array([*entry.seen_us, *(us for _, us in others)], np.int64)
     if not len(marks):
         return None, None, False
     active = np.flatnonzero(seen > idle_since_us)
     chosen = active if len(active) else np.arange(len(marks))
     least = int(chosen[np.argmin(marks[chosen])])
-    names = entry["names"]
+    names = entry.names
     return int(marks[least]), names[least] if least < len(names) else None, len(active) > 0
 
 
 def _who(producer: str | None, partition: int) -> str:
     name = "other producers" if producer is None else f"producer {producer!r}"
     return f"{name} in partition {partition}"
-
-
-def _holder(mark: _Mark, before: Json, now_us: int) -> Json:
-    """Who holds a watermark, and since when: it was seen then, and has come no further."""
-    holder = {
-        "partition": mark.partition,
-        "producer": mark.producer,
-        "newest_us": mark.us,
-        "text": mark.who,
-    }
-    is_same = all(name in before and before[name] == value for name, value in holder.items())
-    return {**holder, "since_us": before.get("since_us", now_us) if is_same else now_us}
 
 
 def _least(topics: list[_Reached]) -> int | None:

@@ -16,11 +16,12 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from penstock.engine.store import Store
 from penstock.errors import LimitError
+from penstock.serve.places import offsets_of
 from penstock.state import LocalStateFiles
 from penstock.wire.positions import Position
 
@@ -138,13 +139,12 @@ def wait_for(store: Store, token: str, timeout: float, gone: Callable[[], bool])
                 is_due = arrivals.wait(min(left, GONE_S))
 
 
-def _offsets(store: Store, number: int) -> dict[str, dict[str, int]] | None:
+def _offsets(store: Store, number: int) -> Mapping[str, Mapping[str, int]] | None:
     if number:
         try:
-            found: dict[str, dict[str, int]] = store.version(number)["offsets"]
+            return offsets_of(store.version(number))
         except FileNotFoundError:  # vacuumed, or taken back, since
             return None
-        return found
     return None
 
 

@@ -45,7 +45,7 @@ def changes(views: Views, name: str, since: int | None, version: int | None = No
 
 
 def _changes(views: Views, new: ViewPart, name: str, since: int | None) -> Answer:
-    before: tuple[pa.Table, set[str]] | None = None
+    before: tuple[pa.Table, set[int]] | None = None
     if since is not None:
         with contextlib.suppress(QueryError):  # it isn't kept any more, or the view is new
             before = views.read(since, lambda snapshot: _before(views, snapshot.part(name), new))
@@ -57,7 +57,7 @@ def _changes(views: Views, new: ViewPart, name: str, since: int | None) -> Answe
     return Answer(found, len(found), (), (), new.version, since)
 
 
-def _before(views: Views, old: ViewPart, new: ViewPart) -> tuple[pa.Table, set[str]] | None:
+def _before(views: Views, old: ViewPart, new: ViewPart) -> tuple[pa.Table, set[int]] | None:
     """The rows of shards that have changed, as they were, and which; None: the columns have changed."""
     if old.schema != new.schema:
         return None
@@ -70,7 +70,7 @@ def _before(views: Views, old: ViewPart, new: ViewPart) -> tuple[pa.Table, set[s
     return _read(views, old, shards), shards
 
 
-def _read(views: Views, part: ViewPart, shards: set[str]) -> pa.Table:
+def _read(views: Views, part: ViewPart, shards: set[int]) -> pa.Table:
     kept = ViewPart(
         part.version, part.spec, {n: t for n, t in part.traces.items() if n in shards}, part.steps
     )

@@ -15,7 +15,7 @@ from typing import Self
 import pyarrow as pa
 
 from penstock.core.schema import Schema
-from penstock.engine.store import Json
+from penstock.engine.record.values import Json
 from penstock.expr import EvaluationError
 from penstock.expr.duck import evaluate
 from penstock.expr.failing import guarded
@@ -39,7 +39,7 @@ class ViewPart:
 
     version: int
     spec: Json
-    traces: Mapping[str, Json]
+    traces: Mapping[int, Json]
     steps: tuple[Json, ...]
 
     @cached_property
@@ -49,8 +49,7 @@ class ViewPart:
 
     def shards(self) -> list[Self]:
         """The same, a part for each shard."""
-        ordered = sorted(self.traces.items(), key=lambda item: int(item[0]))
-        return [replace(self, traces={shard: trace}) for shard, trace in ordered]
+        return [replace(self, traces={shard: one}) for shard, one in sorted(self.traces.items())]
 
     def read(self, files: StateFiles, window_from_us: int | None = None) -> Iterator[pa.Table]:
         """The rows.

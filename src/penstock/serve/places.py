@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final, TypeVar
 
 from penstock.core.names import hint, known_names
-from penstock.engine.store import Json, Store, open_files
+from penstock.engine.record.values import Json, Offsets
+from penstock.engine.record.version import Version
+from penstock.engine.store import Store, open_files
 from penstock.errors import CorruptError, QueryError
 
 __all__ = ["newest", "open_store", "state_of", "status_of"]
@@ -55,13 +58,13 @@ def open_store(where: str | Path) -> Store:
     return Store(open_files(state_of(where)))
 
 
-def newest(store: Store, where: str, work: Callable[[Json], T]) -> T:
+def newest(store: Store, where: str, work: Callable[[Version], T]) -> T:
     """Does some work on the last committed version, and again on the next if it isn't kept meanwhile.
 
     Args:
         store: the pipeline's record.
         where: it is, for messages.
-        work: what is done with the version's JSON.
+        work: what is done with the version.
 
     Raises:
         QueryError: nothing has been committed yet.
@@ -81,11 +84,32 @@ def newest(store: Store, where: str, work: Callable[[Json], T]) -> T:
     raise AssertionError
 
 
-def status_of(content: Json) -> Json:
-    """A version's offsets, watermarks and counts; where the log began, of views that it limits."""
-    keys = ("name", "version", "epoch", "wall_us", "partitions", "offsets", "newest_us")
-    status = {key: content[key] for key in (*keys, "watermark_us", "counts")}
-    operators, views = content["operators"], content["views"]
-    begins = {name: operators[view["operator"]].get("begins") for name, view in views.items()}
-    status["begins"] = {name: one for name, one in begins.items() if one}
-    return status | {"held": content.get("held", {})}
+def status_of(version: Version) -> Json:
+    """Offsets, watermarks and counts as plain values; where the log began, of views that it limits."""
+    begins = {
+        name: _named(version.operators[view.operator].begins)
+        for name, view in version.views.items()
+    }
+    return {
+        "name": version.name,
+        "version": version.number,
+        "epoch": version.epoch,
+        "wall_us": version.wall_us,
+        "partitions": dict(version.partitions),
+        "offsets": offsets_of(version),
+        "newest_us": _named(version.newest_us),
+        "watermark_us": dict(version.watermark_us),
+        "counts": asdict(version.counts),
+        "begins": {name: one for name, one in begins.items() if one},
+        "held": {topic: asdict(one) for topic, one in version.held.items()},
+    }
+
+
+def offsets_of(version: Version) -> dict[str, dict[str, int]]:
+    """How far a version has read, by topic and partition, as `Position` asks for it."""
+    return _named(version.offsets)
+
+
+def _named(offsets: Offsets) -> dict[str, dict[str, int]]:
+    """By topic and partition, whose numbers are texts, as in JSON."""
+    return {topic: {str(p): one for p, one in of.items()} for topic, of in offsets.items()}

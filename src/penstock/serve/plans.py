@@ -61,10 +61,10 @@ def explained(
 def _view(snapshot: Snapshot, name: str, figures: Mapping[str, Any]) -> Iterator[str]:
     """How a view is kept up to date: its operator, its state, what it did in the running pipeline."""
     node, entry = snapshot.kept_by(name)
-    rows, size, _ = state_size(entry["traces"])
-    shards = len(entry["traces"])
+    rows, size, _ = state_size(entry.traces)
+    shards = len(entry.traces)
     yield (
-        f"View {name}: kept up to date by {entry.get('name', node)!r}, {rows:,} rows and {size:,} bytes "
+        f"View {name}: kept up to date by {entry.name or node!r}, {rows:,} rows and {size:,} bytes "
         f"of state in {shards} shard{'' if shards == 1 else 's'}"
     )
     done = figures.get(node)

@@ -20,7 +20,9 @@ import pyarrow as pa
 
 from penstock.core.names import hint, known_names, unknown
 from penstock.core.time import instant_text
-from penstock.engine.store import NO_SAVEPOINTS, Json, Store
+from penstock.engine.record.values import Json
+from penstock.engine.record.version import OperatorEntry, Version, ViewEntry
+from penstock.engine.store import NO_SAVEPOINTS, Store
 from penstock.errors import CorruptError, LimitError, PenstockError, QueryError
 from penstock.expr.duck import add_functions, confine, known
 from penstock.expr.typed import fitting, with_json
@@ -174,7 +176,7 @@ class Views:
         """
         if as_of.savepoint is not None:
             try:
-                return Snapshot(self.store, self.store.pinned(as_of.savepoint)["content"])
+                return Snapshot(self.store, self.store.pinned(as_of.savepoint)[0])
             except FileNotFoundError:
                 text = unknown("savepoint", as_of.savepoint, self.store.pins(), NO_SAVEPOINTS)
                 raise QueryError(text) from None
@@ -184,7 +186,7 @@ class Views:
         for number in reversed(self.store.kept(self.version)):
             with contextlib.suppress(FileNotFoundError, CorruptError):
                 content = self.store.version(number)
-                if content["wall_us"] <= as_of.at_us:
+                if content.wall_us <= as_of.at_us:
                     return Snapshot(self.store, content)
         raise QueryError(
             f"expected a time since the oldest version of {self.where!r} that is kept; found "
@@ -197,8 +199,8 @@ class Views:
             return None
         for name in self.store.pins():
             with contextlib.suppress(FileNotFoundError, CorruptError):
-                content = self.store.pinned(name)["content"]
-                if content["version"] == number:
+                content, _ = self.store.pinned(name)
+                if content.number == number:
                     return Snapshot(self.store, content)
         return None
 
@@ -209,7 +211,7 @@ class Views:
         since = ""
         for number in numbers:
             with contextlib.suppress(FileNotFoundError, CorruptError):
-                since = f" (committed at {instant_text(self.store.version(number)['wall_us'])})"
+                since = f" (committed at {instant_text(self.store.version(number).wall_us)})"
                 break
         pins = self.store.pins()
         named = f", and the savepoints {known_names(pins)}" if pins else ""
@@ -266,13 +268,13 @@ class Views:
 class Snapshot:
     """The views of one committed version."""
 
-    def __init__(self, store: Store, content: Json) -> None:
-        self._store, self._content = store, content
+    def __init__(self, store: Store, content: Version) -> None:
+        self._store, self.content = store, content
 
     @property
     def version(self) -> int:
         """The version's number."""
-        return int(self._content["version"])
+        return self.content.number
 
     @property
     def files(self) -> StateFiles:
@@ -281,11 +283,11 @@ class Snapshot:
 
     def names(self) -> list[str]:
         """The views' names."""
-        return list(self._content["views"])
+        return list(self.content.views)
 
     def status(self) -> Json:
         """Offsets, watermarks and who holds them, counts; where the log began, of views that it limits."""
-        return status_of(self._content)
+        return status_of(self.content)
 
     def table(
         self, name: str, *, window_from_us: int | None = None, limit: int | None = None
@@ -351,21 +353,21 @@ class Snapshot:
             QueryError: there is no such view.
         """
         view = self._view(name)
-        entry = self._content["operators"][view["operator"]]
-        return ViewPart(self.version, entry["spec"], entry["traces"], tuple(view["steps"]))
+        entry = self.content.operators[view.operator]
+        return ViewPart(self.version, entry.spec, entry.traces, tuple(view.steps))
 
     def keys(self, name: str) -> list[str]:
         """A view's grouping columns."""
-        return list(self._view(name)["keys"])
+        return list(self._view(name).keys)
 
     def row_key(self, name: str) -> list[str]:
         """The columns that identify a view's rows; none where nobody knows."""
-        return list(self._view(name).get("row_key", ()))
+        return list(self._view(name).row_key)
 
-    def kept_by(self, name: str) -> tuple[str, Json]:
+    def kept_by(self, name: str) -> tuple[str, OperatorEntry]:
         """The identity of the operator that keeps a view up to date, and what the version says about it."""
-        identity = self._view(name)["operator"]
-        return identity, self._content["operators"][identity]
+        identity = self._view(name).operator
+        return identity, self.content.operators[identity]
 
     def named(self, query: str) -> list[str]:
         """The views that a query names.
@@ -377,14 +379,13 @@ class Snapshot:
 
     def every_us(self, name: str) -> int:
         """From the start of one of a view's windows to the next one's."""
-        entry = self._content["operators"][self._view(name)["operator"]]
-        return operator_from_spec(entry["spec"]).every_us
+        _, entry = self.kept_by(name)
+        return operator_from_spec(entry.spec).every_us
 
-    def _view(self, name: str) -> Json:
-        views: Json = self._content["views"]
-        if name not in views:
+    def _view(self, name: str) -> ViewEntry:
+        if name not in self.content.views:
             raise self.no_view(name)
-        return views[name]  # type: ignore[no-any-return]
+        return self.content.views[name]
 
     def _repr_html_(self) -> str:
         """In a notebook: the views' first rows."""

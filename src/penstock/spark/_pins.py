@@ -24,12 +24,12 @@ from typing import Final
 
 import orjson
 
-from penstock.engine.store import open_files, unsealed
+from penstock.engine.record.values import by_number
+from penstock.engine.store import open_files, sealed, unsealed
 from penstock.errors import QueryError
 from penstock.serve import ViewPart
 from penstock.state import LocalStateFiles, StateFiles
 from penstock.state.garbage import live
-from penstock.wire.checksum import crc32c
 
 __all__ = ["Pin", "batch_name", "digest", "drop_before", "drop_old", "find", "make"]
 
@@ -77,15 +77,13 @@ def make(state: str, part: ViewPart, name: str) -> Pin:
                 _link(theirs.directory / path, files.directory / path)
             else:
                 files.create(path, theirs.read(path))
-        content = orjson.dumps(
-            {
-                "version": part.version,
-                "spec": part.spec,
-                "traces": part.traces,
-                "steps": part.steps,
-            }
-        )
-        files.create(DESCRIPTION, b"%08x " % crc32c(content) + content)
+        content = {
+            "version": part.version,
+            "spec": part.spec,
+            "traces": part.traces,
+            "steps": part.steps,
+        }
+        files.create(DESCRIPTION, sealed(content))
     elif isinstance(files, LocalStateFiles):
         os.utime(files.directory)
     return Pin(target, part)
@@ -105,7 +103,9 @@ def find(state: str, name: str) -> Pin:
             f"expected what the stream has read of the view in {target}; found nothing there. Start the "
             "stream again with a new checkpoint"
         ) from None
-    part = ViewPart(stored["version"], stored["spec"], stored["traces"], tuple(stored["steps"]))
+    part = ViewPart(
+        stored["version"], stored["spec"], by_number(stored["traces"]), tuple(stored["steps"])
+    )
     return Pin(target, part)
 
 
@@ -133,7 +133,9 @@ def batch_name(part: ViewPart) -> str:
 
 def digest(part: ViewPart) -> str:
     """Of what a view is made of."""
-    body = orjson.dumps([part.spec, part.traces, part.steps], option=orjson.OPT_SORT_KEYS)
+    body = orjson.dumps(
+        [part.spec, part.traces, part.steps], option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
+    )
     return hashlib.blake2b(body, digest_size=8).hexdigest()
 
 

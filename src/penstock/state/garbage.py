@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"/(\d{12,})-[^/]*\.arrow[^/]*$")
 
 
-def live(descriptions: Iterable[Mapping[str, Any]]) -> set[str]:
+def live(descriptions: Iterable[Mapping[Any, Any]]) -> set[str]:
     """The files that descriptions of traces refer to, however deep these lie in them."""
     return {path for description in descriptions for path in _paths(description)}
 
 
-def _paths(description: Mapping[str, Any]) -> Iterator[str]:
+def _paths(description: Mapping[Any, Any]) -> Iterator[str]:
     if "runs" in description and "merges" in description:
         from penstock.state.runs import referenced
 
@@ -36,7 +36,7 @@ def _paths(description: Mapping[str, Any]) -> Iterator[str]:
             yield from _paths(value)
 
 
-def pieces(description: Mapping[str, Any]) -> Iterator[Piece]:
+def pieces(description: Mapping[Any, Any]) -> Iterator[Piece]:
     """The files that a description refers to, and what they must be, however deep these lie in it."""
     if "runs" in description and "merges" in description:
         from penstock.state.runs import Piece
@@ -50,7 +50,7 @@ def pieces(description: Mapping[str, Any]) -> Iterator[Piece]:
 
 
 def vacuum(
-    files: StateFiles, prefix: str, kept: Iterable[Mapping[str, Any]], newest_version: int
+    files: StateFiles, prefix: str, kept: Iterable[Mapping[Any, Any]], newest_version: int
 ) -> list[str]:
     """Deletes what no kept version needs.
 
@@ -70,7 +70,7 @@ def vacuum(
 
 
 def garbage(
-    files: StateFiles, prefix: str, kept: Iterable[Mapping[str, Any]], newest_version: int
+    files: StateFiles, prefix: str, kept: Iterable[Mapping[Any, Any]], newest_version: int
 ) -> list[str]:
     """What `vacuum` would delete."""
     needed = live(kept)

@@ -11,7 +11,7 @@ __all__ = ["state_size"]
 
 
 def state_size(
-    description: Mapping[str, Any], seen: set[str] | None = None
+    description: Mapping[Any, Any], seen: set[str] | None = None
 ) -> tuple[int, int, int | None]:
     """Rows and bytes of a state's files, and from which event time on it has rows.
 
@@ -40,7 +40,7 @@ def state_size(
     return rows, size, min((us for us in oldest if us > ALWAYS), default=None)
 
 
-def _traces(description: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _traces(description: Mapping[Any, Any]) -> Iterator[Mapping[Any, Any]]:
     if "runs" in description and "merges" in description:
         yield description
         return

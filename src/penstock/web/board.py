@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.engine.record.version import Counts, Version
 from penstock.errors import PenstockError
 from penstock.web.health import LOG_SILENT_US, SILENT_US, Health, State, judge
 
@@ -53,7 +54,7 @@ class StatusBoard:
         app: the pipeline's name.
         clock_us: the wall clock, microseconds since 1970 UTC.
         found: what the pipeline's process says; None: nothing yet.
-        committed: the committed version's status (`Views.status`).
+        committed: gives the committed version.
         cores: tasks at a time.
         starting: what is so as long as nothing is said.
     """
@@ -63,7 +64,7 @@ class StatusBoard:
         app: str,
         clock_us: Callable[[], int],
         found: Callable[[], Found | None],
-        committed: Callable[[], dict[str, Any]],
+        committed: Callable[[], Version],
         *,
         cores: int = 1,
         starting: bool = False,
@@ -73,7 +74,7 @@ class StatusBoard:
         self._lock = threading.Lock()
         self._began_us = clock_us()
         self._split: dict[str, float] = {}
-        self._version: dict[str, Any] | None = None
+        self._version: Version | None = None
         self._read_us: int | None = None
         self._read_state: State | None = None
         self._rates: dict[str, _Rate] = {}
@@ -103,7 +104,7 @@ class StatusBoard:
             return status
 
     def _status(
-        self, found: Found | None, health: Health, version: dict[str, Any] | None, now_us: int
+        self, found: Found | None, health: Health, version: Version | None, now_us: int
     ) -> dict[str, Any]:
         facts = found.facts if found else None
         runs = found is not None and _reports(found, now_us)
@@ -112,8 +113,8 @@ class StatusBoard:
             name: self._source(name, version, lag, now_us) for name in _topics(facts, version)
         }
         delays = [s["watermark_delay_ms"] for s in sources.values()]
-        counts = (version or {}).get("counts", {})
-        late = sum(counts.get("late", {}).values())
+        counts = version.counts if version else Counts()
+        late = sum(counts.late.values())
         nodes = facts.nodes if facts else {}
         if not runs:
             nodes = {node: _at_rest(one) for node, one in nodes.items()}
@@ -126,8 +127,8 @@ class StatusBoard:
                 "reason": health.reason,
                 "advice": health.advice,
             },
-            "version": version["version"] if version else None,
-            "committed_us": version["wall_us"] if version else None,
+            "version": version.number if version else None,
+            "committed_us": version.wall_us if version else None,
             "now_us": now_us,
             "started_us": facts.started_us if facts else None,
             "log": facts.log if facts else None,
@@ -139,9 +140,9 @@ class StatusBoard:
             "lag": None if lag is None else sum(lag.values()),
             "watermark_delay_ms": max((d for d in delays if d is not None), default=None),
             "late_rows": late,
-            "unusable_rows": max(0, sum(counts.get("dead", {}).values()) - late),
-            "lost_rows": sum(counts.get("lost", {}).values()),
-            "dead_letter_topic": f"{version['name']}.dead-letters" if version else None,
+            "unusable_rows": max(0, sum(counts.dead.values()) - late),
+            "lost_rows": sum(counts.lost.values()),
+            "dead_letter_topic": f"{version.name}.dead-letters" if version else None,
             "sources": sources,
             "nodes": nodes,
             "sinks": _sinks(facts, now_us, runs=runs),
@@ -153,7 +154,7 @@ class StatusBoard:
             return Health(State.STARTING, self._began_us, "The program is being started.")
         return judge(found.facts if found else None, now_us, alive=found is None or found.alive)
 
-    def _newest(self, now_us: int, state: State) -> dict[str, Any] | None:
+    def _newest(self, now_us: int, state: State) -> Version | None:
         """The committed version, read now and then; None: there is none.
 
         It is read again when the state changes: who sees that a pipeline is live sees what made it so.
@@ -165,28 +166,29 @@ class StatusBoard:
                 self._version = self._committed()
             except (PenstockError, OSError):  # nothing is committed yet, or a rebuild begins
                 self._version = None
-            for name, rows in ((self._version or {}).get("counts", {}).get("rows", {})).items():
-                self._rates.setdefault(name, _Rate()).take(now_us, rows)
+            if self._version is not None:
+                for name, rows in self._version.counts.rows.items():
+                    self._rates.setdefault(name, _Rate()).take(now_us, rows)
         return self._version
 
     def _source(
-        self, name: str, version: dict[str, Any] | None, lag: dict[str, int] | None, now_us: int
+        self, name: str, version: Version | None, lag: dict[str, int] | None, now_us: int
     ) -> dict[str, Any]:
-        counts = (version or {}).get("counts", {})
-        mark = (version or {}).get("watermark_us", {}).get(name)
-        held = (version or {}).get("held", {}).get(name, {})
-        late, dead = (counts.get(what, {}).get(name, 0) for what in ("late", "dead"))
+        counts = version.counts if version else Counts()
+        mark = version.watermark_us.get(name) if version else None
+        held = version.held.get(name) if version else None
+        late, dead = counts.late.get(name, 0), counts.dead.get(name, 0)
         return {
-            "rows": counts.get("rows", {}).get(name, 0),
+            "rows": counts.rows.get(name, 0),
             "rows_per_s": self._rates[name].per_s(now_us) if name in self._rates else 0.0,
             "lag": None if lag is None else lag.get(name, 0),
             "watermark_us": mark,
-            "held_by": held.get("text"),
-            "held_since_us": held.get("since_us"),
+            "held_by": held.text if held else None,
+            "held_since_us": held.since_us if held else None,
             "watermark_delay_ms": None if mark is None else (now_us - mark) / 1_000,
             "late_rows": late,
             "unusable_rows": max(0, dead - late),
-            "lost_rows": counts.get("lost", {}).get(name, 0),
+            "lost_rows": counts.lost.get(name, 0),
         }
 
     def _point(self, status: dict[str, Any], now_us: int) -> None:
@@ -254,8 +256,8 @@ def _sinks(facts: Facts | None, now_us: int, *, runs: bool) -> dict[str, Any]:
     }
 
 
-def _topics(facts: Facts | None, version: dict[str, Any] | None) -> list[str]:
-    known = list((version or {}).get("offsets", {}))
+def _topics(facts: Facts | None, version: Version | None) -> list[str]:
+    known = version.offsets if version else {}
     return list(dict.fromkeys([*(facts.topics if facts else []), *known]))
 
 

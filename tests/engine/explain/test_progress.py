@@ -94,9 +94,9 @@ def test_state_is_as_large_and_as_old_as_it_is() -> None:
         progress = run.step()
     assert progress is not None
     version = run.store.version(run.store.newest_version())
-    for node, entry in version["operators"].items():
-        operator = operator_from_spec(entry["spec"])
-        states = [operator.open(run.store.files, one) for one in entry["traces"].values()]
+    for node, entry in version.operators.items():
+        operator = operator_from_spec(entry.spec)
+        states = [operator.open(run.store.files, one) for one in entry.traces.values()]
         found = progress.nodes[node]
         assert found.state_rows == sum(state.rows for state in states)
         assert found.state_bytes == sum(state.bytes for state in states) > 0

@@ -6,6 +6,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from penstock.engine.store import Store
@@ -24,15 +25,15 @@ def content(store: Store, topics: Mapping[str, Sequence[Record]]) -> dict[str, A
     Attempts at batches are left out, as each has a name of its own.
     """
     version = store.version(store.newest_version())
-    operators = {name: entry["traces"] for name, entry in version["operators"].items()}
+    operators = {name: entry.traces for name, entry in version.operators.items()}
     paths = live(trace for traces in operators.values() for trace in traces.values())
     snapshot = Snapshot(store, version)
     return {
         "topics": {name: _by_key(records) for name, records in topics.items()},
         "views": {
-            name: sorted(map(repr, snapshot.table(name).to_pylist())) for name in version["views"]
+            name: sorted(map(repr, snapshot.table(name).to_pylist())) for name in version.views
         },
-        "counts": version["counts"],
+        "counts": asdict(version.counts),
         "state": _ATTEMPT.sub(r"\1", json.dumps(operators, sort_keys=True)),
         "files": {_ATTEMPT.sub(r"\1", path): store.files.read(path) for path in paths},
     }

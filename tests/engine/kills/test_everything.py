@@ -162,4 +162,4 @@ def _names(directory: Path) -> list[str]:
 
 def _shards(directory: Path) -> int:
     store = Views(directory).store
-    return int(store.version(store.newest_version())["shards"])
+    return store.version(store.newest_version()).shards

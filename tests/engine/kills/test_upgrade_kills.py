@@ -72,7 +72,7 @@ def test_an_upgrade_that_is_killed_leaves_no_trace(tmp_path: Path) -> None:
 
     def shards() -> int:
         store = Views(directory).store
-        return int(store.version(store.newest_version())["shards"])
+        return store.version(store.newest_version()).shards
 
     try:
         with ended(Pipeline("hit", directory, address, "before")) as before:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.engine.record import samples
 from tests.patience import PATIENCE_S, wait_until
 
 from penstock.engine.lanes import conductor as module
@@ -22,10 +23,10 @@ from penstock.engine.lanes.connection import Connection, connect
 from penstock.engine.lanes.messages import (
     PEER_LOST,
     Abort,
+    Done,
     Failed,
     Go,
     Hello,
-    Report,
     Stop,
     Written,
 )
@@ -73,7 +74,8 @@ DIE = object()
 
 
 def report(connection: Connection, go: Go) -> None:
-    connection.send(Report(go.ticket, {"plan": go.plan, "traces": go.traces}))
+    made = samples.report(version=go.plan.version, traces=go.traces)
+    connection.send(Done(go.ticket, made))
 
 
 def die(connection: Connection, go: Go) -> object:
@@ -111,14 +113,14 @@ def conducting(lanes: int) -> Iterator[tuple[Conductor, socket.socket]]:
 
 
 def assign(lane: int) -> Assignment:
-    return Assignment({"version": 1}, {"op": {str(lane): {}}})
+    return Assignment(samples.plan(), {"op": {lane: {}}})
 
 
 def write() -> None:
     """Writes no plan down."""
 
 
-REPORTS = [{"plan": {"version": 1}, "traces": {"op": {str(lane): {}}}} for lane in (0, 1)]
+REPORTS = [samples.report(traces={"op": {lane: {}}}) for lane in (0, 1)]
 
 
 def test_every_lane_reports() -> None:

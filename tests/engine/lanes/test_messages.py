@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.engine.record import samples
 
 from penstock.engine.lanes.messages import (
     HEAD_BYTES_MAX,
     PREFIX,
     Abort,
     Beat,
+    Done,
     Failed,
     Frames,
     Go,
@@ -19,19 +21,34 @@ from penstock.engine.lanes.messages import (
     Message,
     Parcel,
     Peer,
-    Report,
     Stop,
     frame,
 )
+from penstock.engine.record.marks import Activity, FoundProducers, Producers
+from penstock.engine.record.plan import Repeats, Split, Transaction, WriterEntry
 from penstock.errors import PenstockError
 
+PLAN = samples.plan(
+    9,
+    splits=(Split("t", 1, 2, 3, 4, 0, Producers(("a",), (1,), (2,), (3, 4)), [[0, 5]]),),
+    writers={"t/0": WriterEntry(7, 0, {3: 4})},
+    activity={"t": Activity(1, {0: 2}, {0: 3}, {"b": 4})},
+    repeats=Repeats(8, "abc", ["x"], Repeats(7, "abc", [])),
+    transaction=Transaction("p", ["x"], 7, 1, {"t": {0: 9}}),
+)
+REPORT = samples.report(
+    traces={"op": {0: {"runs": []}}},
+    sources=[samples.split_report("t", 1, rows=3, producers=FoundProducers({"a": 1}, None))],
+    writers={"t/0": {3: 5}},
+    transaction={"t": {0: 9}},
+)
 SENT: list[tuple[Message, bytes]] = [
     (Hello(1, 77, "127.0.0.1", 4_000), b""),
-    (Go(3, {"version": 9}, {"op": {"0": {"runs": []}}}, [["127.0.0.1", 1]]), b""),
+    (Go(3, PLAN, {"op": {0: {"runs": []}}}, [["127.0.0.1", 1]]), b""),
     (Parcel(3, 0, "op", 2, 1, "events/000001"), b"x" * 5_000),
     (Parcel(3, 0, "op", 0, 0, "ä"), b""),
     (LevelEnd(3, 0, 1), b""),
-    (Report(3, {"rows": 1}), b""),
+    (Done(3, REPORT), b""),
     (Failed(3, {"type": "FlowError", "text": "expected", "retriable": False}), b""),
     (Peer(0, "00"), b""),
     (Abort(3), b""),

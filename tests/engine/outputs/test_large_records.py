@@ -10,7 +10,8 @@ import pytest
 from tests.effort import rounds
 
 import penstock as ps
-from penstock.engine.plan import Limits, Plan, Work
+from penstock.engine.plan import Limits, Work
+from penstock.engine.record.plan import Plan
 from penstock.testing import Run
 
 SEEDS = rounds("PENSTOCK_LARGE_RECORDS", quick=5, full=30)
@@ -38,7 +39,7 @@ def test_a_batch_ends_with_the_record_that_reaches_the_limit() -> None:
     limited(run, 3_500)
     found = []
     while (progress := run.step()) is not None:
-        found.append((progress.rows, progress.sources["t"]["lag"]))
+        found.append((progress.rows, progress.sources["t"].lag))
     assert found == [(4, 6), (4, 2), (2, 0)]
     assert len(run.topic("copy")) == 10
 
@@ -67,7 +68,7 @@ def test_any_limit_gives_each_row_once(seed: int) -> None:
                 if plan is not None:
                     attempt = functools.partial(_same, plan)
                     traces_of = functools.partial(run._driver._traces_of, plan)
-                    write = functools.partial(run.store.write_plan, plan.version, plan.to_json())
+                    write = functools.partial(run.store.write_plan, plan)
                     run._host.execute(Work(attempt, traces_of, write))
             run.step()
         if chance.random() < 0.1:

@@ -105,13 +105,13 @@ def physical(run: Run) -> Physical:
     return run._driver.physical
 
 
-def traces(run: Run) -> dict[tuple[str, str, str], Any]:
+def traces(run: Run) -> dict[tuple[str, str, int], Any]:
     """By operator, trace and shard, what the newest version says of it."""
     version = run.store.version(run.store.newest_version())
     return {
         (operator, name, shard): trace
-        for operator, entry in version["operators"].items()
-        for shard, state in entry["traces"].items()
+        for operator, entry in version.operators.items()
+        for shard, state in entry.traces.items()
         for name, trace in state.get("traces", state).items()
     }
 
@@ -249,7 +249,7 @@ def test_traces_with_other_files_stay_apart() -> None:
     [group] = groups(run)
     content = run._driver.version
     operator, name = group[1]
-    for state in content["operators"][operator]["traces"].values():
+    for state in content.operators[operator].traces.values():
         for runs in state["traces"][name]["runs"]:
             for piece in runs:
                 data = run.store.files.read(piece[0])

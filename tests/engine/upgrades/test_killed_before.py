@@ -42,7 +42,7 @@ class Host:
 
     def execute(self, *arguments: Any) -> Any:
         reports = self.local.execute(*arguments)
-        if Host.dies and any(report["writers"] for report in reports):
+        if Host.dies and any(report.writers for report in reports):
             raise Killed
         return reports
 
@@ -98,7 +98,7 @@ def test_other_shards_right_after_a_kill(tmp_path: Path, monkeypatch: pytest.Mon
     run(3, 3)  # version 2 is the batch that was begun, 3 has the state on other shards
     log.append("events", 0, None, b'{"user":"u0","v":1}', 1_767_225_600_000)
     run(3, 4)
-    assert [store.version(number)["shards"] for number in (1, 2, 3)] == [2, 2, 3]
+    assert [store.version(number).shards for number in (1, 2, 3)] == [2, 2, 3]
     rows = {row["user"]: row["n"] for row in Views(tmp_path).table("per_user").to_pylist()}
     assert sum(rows.values()) == ROWS + 1
     changed = [record.value for record in log.records("changes")]

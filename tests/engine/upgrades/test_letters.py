@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -58,7 +59,7 @@ def test_a_record_has_one_letter_over_upgrades(columns: str, *, rebuild: bool) -
     feed(run, partition=1)
     assert set(times(run).values()) == {1}
     assert len(times(run)) == 8
-    counts = run.store.version(run.store.newest_version())["counts"]
+    counts = asdict(run.store.version(run.store.newest_version()).counts)
     assert sum(counts["dead"].values()) == 8
 
 

@@ -71,10 +71,10 @@ def test_a_rescaled_pipeline_is_as_if_it_had_always_been(seed: int) -> None:
         run.log.read, run.log.start_offsets = read  # type: ignore[method-assign]
         assert {v.name: run.view(v.name).rows() for v in run._graph.views} == before
         version = run.store.version(run.store.newest_version())
-        assert version["shards"] == shards
-        for entry in version["operators"].values():
-            operator = operator_from_spec(entry["spec"])
-            for description in entry["traces"].values():
+        assert version.shards == shards
+        for entry in version.operators.values():
+            operator = operator_from_spec(entry.spec)
+            for description in entry.traces.values():
                 operator.open(run.store.files, description).check()
     for topic in ("events", "names"):
         for record in run.log.records(topic):
@@ -159,7 +159,7 @@ def test_a_kill_while_state_is_cut_costs_nothing(monkeypatch: pytest.MonkeyPatch
     left = {
         path.split("/")[3] for path in run.store.files.list("upgrades") if path.endswith(".arrow")
     }
-    assert left <= set(version["operators"])
+    assert left <= set(version.operators)
     assert sum(row["v"] for row in run.view("pairs").rows()) == sum(row["v"] for row in before)
 
 

@@ -17,8 +17,9 @@ from penstock.engine.driver import TOPICS_EVERY_S, Driver
 from penstock.engine.hosts.local import LocalHost
 from penstock.engine.log import KafkaLog
 from penstock.engine.plan import Work
+from penstock.engine.record.report import Report
 from penstock.engine.runtime import assemble
-from penstock.engine.store import Json, Store
+from penstock.engine.store import Store
 from penstock.errors import BrokerError, FlowError
 from penstock.state import MemoryStateFiles
 
@@ -88,7 +89,7 @@ def test_another_topic_is_noticed_while_the_pipeline_runs(pipeline: Pipeline, co
     for _ in range(2):
         with pytest.raises(FlowError, match=AGAIN):
             pipeline.step()
-    assert pipeline.driver.version["offsets"] == {"t": {"0": 10}}
+    assert pipeline.driver.version.offsets == {"t": {0: 10}}
 
 
 @pytest.mark.parametrize("count", [0, 25])
@@ -96,7 +97,7 @@ def test_another_topic_is_noticed_by_lanes(pipeline: Pipeline, count: int) -> No
     """Between the plan of a batch and its reading, too."""
     pipeline.send(5)
 
-    def execute(work: Work) -> list[Json]:
+    def execute(work: Work) -> list[Report]:
         pipeline.create_again(count)
         return pipeline.host.execute(work)
 
@@ -114,7 +115,7 @@ def test_what_retention_removes_ahead_of_a_running_pipeline_is_counted(pipeline:
     with TopicAdmin(pipeline.address) as admin:
         admin.trim("t", {0: 13})
     assert pipeline.step() == 2
-    assert pipeline.driver.version["offsets"] == {"t": {"0": 15}}
+    assert pipeline.driver.version.offsets == {"t": {0: 15}}
 
 
 def test_a_topic_that_is_gone_is_waited_for(pipeline: Pipeline) -> None:

@@ -157,7 +157,7 @@ class Pipeline:
 
         if self.driver.step(execute) is None:
             return False
-        number = self.driver.version["version"]
+        number = self.driver.version.number
         found = Snapshot(self.store, self.store.version(number))
         rows = [sorted(map(str, found.table(name).to_pylist())) for name in ("users", "sizes")]
         assert self.seen.setdefault(number, rows) == rows
@@ -200,7 +200,7 @@ def test_what_a_machine_loses_is_made_again(
         pass
     users = Snapshot(pipeline.store, pipeline.driver.version).table("users")
     letters = [r for r in log.records("settling.dead-letters") if r.value == b"no row"]
-    late = sum(pipeline.driver.version["counts"]["late"].values())
+    late = sum(pipeline.driver.version.counts.late.values())
     repeat = f"PENSTOCK_SETTLING_SEED={SEED}, run {number}"
     assert sum(users.column("n").to_pylist()) == len(sent) - bad - late, repeat
     assert len(letters) == bad, repeat
@@ -215,7 +215,7 @@ def test_a_process_that_ends_loses_nothing(tmp_path: Path) -> None:
     assert any(path.startswith("versions/") for path in disk.unsynced)
     pipeline.start()
     assert not pipeline.taken_back
-    assert pipeline.driver.version["version"] == 1
+    assert pipeline.driver.version.number == 1
 
 
 def test_whoever_closes_settles(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_whoever_closes_settles(tmp_path: Path) -> None:
     disk.stop(random.Random(1))
     pipeline.start()
     assert not pipeline.taken_back
-    assert pipeline.driver.version["version"] == 5
+    assert pipeline.driver.version.number == 5
     rows = Snapshot(pipeline.store, pipeline.driver.version).table("users")
     assert rows.column("n").to_pylist() == [5]
 

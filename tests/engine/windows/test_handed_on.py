@@ -60,9 +60,9 @@ def found(app: ps.App, events: list[tuple[str, int]], cuts: list[int]) -> dict[s
     topics = [f"{kind}-closed" for kind in WINDOWS] + ["sliding", "counted", "joined"]
     results |= {topic: Counter(record.value for record in run.topic(topic)) for topic in topics}
     late = [json.loads(letter.value or b"")["id"] for letter in run.dead_letters()]
-    counts = run.store.version(run.store.newest_version())["counts"]
+    counts = run.store.version(run.store.newest_version()).counts
     results["late"] = sorted(late)
-    results["counts"] = sorted(counts["late_by_view"].values()), sum(counts["late"].values())
+    results["counts"] = sorted(counts.late_by_view.values()), sum(counts.late.values())
     return results
 
 

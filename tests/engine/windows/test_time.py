@@ -165,8 +165,8 @@ def counted(time: Any, schema: str = "device STRING, at TIMESTAMP", partitions: 
 def held_by(run: Run) -> Any:
     """Who holds the watermark, after all that was sent."""
     run.settle()
-    held = run.store.version(run.store.newest_version())["held"].get("t")
-    return held and held["text"]
+    held = run.store.version(run.store.newest_version()).held.get("t")
+    return held and held.text
 
 
 def test_a_device_whose_clock_is_wrong() -> None:
@@ -243,7 +243,7 @@ def test_idle_producers_are_forgotten() -> None:
     for minute in range(30):
         run.send("t", device=f"d{minute}", at=f"12:{minute:02}:00")
         run.advance("40 seconds")
-    known = run.store.version(run.store.newest_version())["producers"]["t"]["0"]["names"]
+    known = run.store.version(run.store.newest_version()).producers["t"][0].names
     assert 1 <= len(known) <= 3
 
 
@@ -326,7 +326,7 @@ def test_a_repeated_batch_has_the_same_processing_time() -> None:
     run.send("t", device="a")
     plan = run._driver._new_plan(0)
     assert plan is not None
-    run.store.write_plan(plan.version, plan.to_json())
+    run.store.write_plan(plan)
     run._clock_us += 3_600_000_000
     run.restart()
     [row] = run.view("counts").rows()
@@ -370,7 +370,7 @@ def test_progress_says_who_holds() -> None:
     run.send("t", device="a", at="12:00:00", partition=0)
     progress = run.step()
     assert progress is not None
-    assert progress.sources["t"]["held_by"] == "partition 1"
+    assert progress.sources["t"].held_by == "partition 1"
     version = run.store.version(run.store.newest_version())
     text = explain(compile_graph(run._graph, {"t": 2}, 2), version)
     assert "2 partitions, held by partition 1" in text
@@ -385,8 +385,8 @@ def test_it_is_known_since_when_a_partition_holds() -> None:
 
     def held() -> Any:
         found = run.store.version(run.store.newest_version())
-        assert found["held"]["t"]["text"] == "partition 1"
-        return found["held"]["t"]["since_us"], found["wall_us"]
+        assert found.held["t"].text == "partition 1"
+        return found.held["t"].since_us, found.wall_us
 
     first, _ = held()
     run.advance("10 seconds")

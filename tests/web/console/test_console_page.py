@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -477,7 +478,7 @@ def test_versions_and_savepoints_are_shown(
     for number in run.store.kept(newest):  # a second apart, so that each picture is the same
         content = run.store.version(number)
         run.store.files.delete(f"versions/{number:020d}.json")
-        run.store.commit(number, {**content, "wall_us": FIRST_US + number * 1_000_000})
+        run.store.commit(replace(content, wall_us=FIRST_US + number * 1_000_000))
     console = Console(lambda: log.address, versions=lambda: versions_of(run.store))
     server = Server(views, shared.status, console=console)
     try:

@@ -60,8 +60,8 @@ def explain(file: Path, svg: Path | None, analyze: bool) -> None:  # noqa: FBT00
     partitions = {source.topic: source.partitions for source in graph.sources}
     shards, unkeyed = app.settings.cores, frozenset[str]()
     if version is not None:
-        partitions |= {t: n for t, n in version["partitions"].items() if t in partitions}
-        shards, unkeyed = version["shards"], frozenset(version.get("unkeyed", ()))
+        partitions |= {t: n for t, n in version.partitions.items() if t in partitions}
+        shards, unkeyed = version.shards, frozenset(version.unkeyed)
     physical = compile_graph(graph, partitions, shards, unkeyed)
     if svg is None:
         figures = None

@@ -60,7 +60,7 @@ def list_all(app: str, form: str) -> None:
     rows = [
         (
             *(one.name, one.version, instant_text(one.created_us), one.bytes),
-            ", ".join(one.content["views"]),
+            ", ".join(one.content.views),
         )
         for one in found
     ]

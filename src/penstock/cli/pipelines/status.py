@@ -31,7 +31,7 @@ def status(app: str, *, as_json: bool) -> None:
     """Show the topics, operators and state of APP (a pipeline's name or directory)."""
     from penstock.app import read_facts
     from penstock.cli.pipelines.ui import directory_of
-    from penstock.serve.places import newest, open_store, status_of
+    from penstock.serve.places import newest, open_store
     from penstock.web import StatusBoard
 
     directory = directory_of(app)
@@ -42,7 +42,7 @@ def status(app: str, *, as_json: bool) -> None:
         Path(app).name.removesuffix(".penstock"),
         lambda: time.time_ns() // 1_000,
         lambda: found,
-        lambda: newest(open_store(app), app, status_of),
+        lambda: newest(open_store(app), app, lambda version: version),
     )
     known = board.status()
     if as_json:

@@ -168,7 +168,7 @@ def _shown(
         Path(name).name.removesuffix(".penstock"),
         lambda: time.time_ns() // 1_000,
         lambda: read_facts(directory) if has_pipeline and directory is not None else None,
-        views.status,
+        views.committed,
     )
     return views, board
 

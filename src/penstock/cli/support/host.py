@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import penstock as ps
     from penstock.app import Found
     from penstock.engine.driver import Progress
+    from penstock.engine.record.version import Version
     from penstock.engine.upgrade import Backfilled
     from penstock.serve import Answer, Queries, Question, Views
     from penstock.serve.arrivals import Arrivals
@@ -131,9 +132,9 @@ class LateViews:
         """A view's rows."""
         return self._there().table(name, window_from_us=window_from_us, limit=limit)
 
-    def status(self) -> dict[str, Any]:
-        """Version, offsets, watermarks and counts."""
-        return self._there().status()
+    def committed(self) -> Version:
+        """The last committed version."""
+        return self._there().snapshot().content
 
     def wait_for(self, token: str, timeout: float, gone: Callable[[], bool]) -> int:
         """Waits for a version that has seen a write."""
@@ -186,7 +187,7 @@ class _Run:
             app.name,
             lambda: time.time_ns() // 1_000,
             self._found,
-            self.views.status,
+            self.views.committed,
             cores=app.settings.cores,
             starting=True,
         )

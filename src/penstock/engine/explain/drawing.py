@@ -18,7 +18,8 @@ from typing import Final
 
 from penstock.engine.explain.labels import Labels
 from penstock.engine.physical import Physical
-from penstock.engine.store import Json
+from penstock.engine.record.values import Json
+from penstock.engine.record.version import Version
 from penstock.flow.graph import (
     Closed,
     Graph,
@@ -117,7 +118,7 @@ class Arranged:
     lines: list[Json]
 
 
-def arrange(physical: Physical, version: Json | None = None, *, live: bool = False) -> Arranged:
+def arrange(physical: Physical, version: Version | None = None, *, live: bool = False) -> Arranged:
     """The places of all that a drawing has.
 
     Args:
@@ -149,7 +150,7 @@ def _described(box: _Box) -> Json:
     return {"kind": box.kind, "lines": box.lines, "nodes": box.nodes, **sizes}
 
 
-def draw(physical: Physical, version: Json | None = None) -> str:
+def draw(physical: Physical, version: Version | None = None) -> str:
     """A pipeline's graph as an SVG document.
 
     Args:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from penstock.core.time import duration_text, instant_text
 from penstock.engine.physical import Physical, Placed
-from penstock.engine.store import Json
+from penstock.engine.record.values import Json
+from penstock.engine.record.version import Version
 from penstock.flow.graph import OutputNode, RowStep, Source
 from penstock.ops.rows import MapBatches, Select, Unnest, Where
 from penstock.state.sizes import state_size
@@ -42,8 +43,8 @@ class Labels:
         version: the last committed one, for sizes and watermarks.
     """
 
-    def __init__(self, physical: Physical, version: Json | None) -> None:
-        self.physical, self.version = physical, version or {}
+    def __init__(self, physical: Physical, version: Version | None) -> None:
+        self.physical, self.version = physical, version
 
     def source(self, source: Source) -> list[str]:
         """Partitions, key, watermark, who holds it, rows read: what is known."""
@@ -51,13 +52,15 @@ class Labels:
         found = [f"{count} partition{'s' if count > 1 else ''}"]
         if source.key:
             found.append(f"key {source.key}")
-        watermark = self.version.get("watermark_us", {}).get(source.topic)
+        if self.version is None:
+            return found
+        watermark = self.version.watermark_us.get(source.topic)
         if watermark is not None:
             found.append(f"watermark {instant_text(watermark)}")
-        held = self.version.get("held", {}).get(source.topic)
+        held = self.version.held.get(source.topic)
         if held is not None:
-            found.append(f"held by {held['text']}")
-        rows = self.version.get("counts", {}).get("rows", {}).get(source.topic)
+            found.append(f"held by {held.text}")
+        rows = self.version.counts.rows.get(source.topic)
         if rows is not None:
             found.append(f"{rows:,} rows read")
         return found
@@ -73,10 +76,10 @@ class Labels:
 
     def size(self, placed: Placed) -> str:
         """Rows and bytes of an operator's state; empty where there is none yet."""
-        entry = self.version.get("operators", {}).get(placed.id)
-        if entry is None:
+        states = self._states(placed.id)
+        if states is None:
             return ""
-        rows, size, _ = state_size(entry["traces"])
+        rows, size, _ = state_size(states)
         return f"{rows:,} rows, {size / 1_000:,.1f} KB"
 
     def shared(self, placed: Placed) -> list[tuple[str, list[tuple[str, str]]]]:
@@ -88,10 +91,14 @@ class Labels:
             found.append((name, [one for one in others if self._trace(*one) == mine]))
         return [(name, others) for name, others in found if others]
 
-    def _trace(self, operator: str, name: str) -> Json:
+    def _trace(self, operator: str, name: str) -> dict[int, Json]:
         """What the version has of a trace, by shard; nothing where there is no version yet."""
-        shards = self.version.get("operators", {}).get(operator, {}).get("traces", {})
+        shards = self._states(operator) or {}
         return {shard: state["traces"][name] for shard, state in shards.items()}
+
+    def _states(self, operator: str) -> Mapping[int, Json] | None:
+        entry = self.version.operators.get(operator) if self.version is not None else None
+        return None if entry is None else entry.traces
 
     def detail(self, placed: Placed) -> str:
         """What an operator computes."""

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from penstock.engine.explain.labels import Labels
 from penstock.engine.physical import Physical, Placed
-from penstock.engine.store import Json
+from penstock.engine.record.version import Version
 from penstock.flow.graph import (
     Closed,
     Node,
@@ -42,7 +42,7 @@ INDENT: Final = "  "
 
 def explain(
     physical: Physical,
-    version: Json | None = None,
+    version: Version | None = None,
     figures: Mapping[str, Any] | None = None,
     targets: Mapping[str, Sequence[str]] | None = None,
 ) -> str:
@@ -62,7 +62,7 @@ class _Explanation:
     def __init__(
         self,
         physical: Physical,
-        version: Json | None,
+        version: Version | None,
         figures: Mapping[str, Any],
         targets: Mapping[str, Sequence[str]],
     ) -> None:

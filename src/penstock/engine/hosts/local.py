@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from penstock.engine.plan import Work
+from penstock.engine.record.report import Report
 from penstock.engine.states.hot import Hot
-from penstock.engine.store import Json
 from penstock.engine.tasks import Handed, Job, LaneBatch
 
 __all__ = ["LocalHost"]
@@ -17,7 +17,7 @@ class LocalHost:
         self.job, self.lanes = job, lanes
         self._hot = [Hot() for _ in range(lanes)]
 
-    def execute(self, work: Work) -> list[Json]:
+    def execute(self, work: Work) -> list[Report]:
         """The reports of all lanes."""
         plan = work.attempt()
         batches = [

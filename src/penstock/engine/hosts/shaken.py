@@ -24,13 +24,15 @@ from typing import Any, Final
 import numpy as np
 
 from penstock.core.names import built
-from penstock.engine.lanes.messages import Frames, Go, Message, Report, frame
+from penstock.engine.lanes.messages import Done, Frames, Go, Message, frame
 from penstock.engine.lanes.messages import Parcel as ParcelMessage
 from penstock.engine.log import Log, Outgoing, Writer
 from penstock.engine.physical import Physical
-from penstock.engine.plan import Plan, Work
+from penstock.engine.plan import Work
+from penstock.engine.record.report import Report
+from penstock.engine.record.values import Json, Traces
 from penstock.engine.states.hot import Hot
-from penstock.engine.store import Json, Store
+from penstock.engine.store import Store
 from penstock.engine.tasks import Handed, Job, LaneBatch, Parcel
 from penstock.errors import FlowError
 from penstock.flow.graph import function_of
@@ -84,7 +86,7 @@ class ShakenHost:
         self._made = _Made()
         self._hot = [Hot() for _ in range(LANES_MAX)]
 
-    def execute(self, work: Work) -> list[Json]:
+    def execute(self, work: Work) -> list[Report]:
         """The reports of all lanes.
 
         Raises:
@@ -116,14 +118,14 @@ class ShakenHost:
         for lane in range(LANES_MAX):
             if chance.random() < FORGOTTEN:
                 self._hot[lane] = Hot()
-        go, _ = _arrived(Go(1, replace(plan, splits=splits).to_json(), traces, []))
+        go, _ = _arrived(Go(1, replace(plan, splits=splits), traces, []))
         assert isinstance(go, Go)
         batches = [
             LaneBatch(
                 self._job,
                 lane,
                 lanes,
-                Plan.from_json(go.plan),
+                go.plan,
                 go.traces,
                 self._hot[lane],
                 work.write,
@@ -147,9 +149,9 @@ class ShakenHost:
             self._hot[chance.randrange(lanes)] = Hot()
             return made
         for lane in chance.sample(range(lanes), lanes):
-            report, _ = _arrived(Report(1, batches[lane].finish()))
-            assert isinstance(report, Report)
-            made.reports.append(report.content)
+            done, _ = _arrived(Done(1, batches[lane].finish()))
+            assert isinstance(done, Done)
+            made.reports.append(done.report)
         work.write()
         return made
 
@@ -172,7 +174,7 @@ class ShakenHost:
 class _Made:
     """What an attempt has written and reported."""
 
-    reports: list[Json] = field(default_factory=list)
+    reports: list[Report] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)  # by path, without the attempt
     sent: dict[str, list[Outgoing]] = field(default_factory=lambda: defaultdict(list))
 
@@ -199,15 +201,16 @@ class _Made:
         found: Json = {}
         counts: dict[str, int] = defaultdict(int)
         for report in self.reports:
-            for source in report["sources"]:
-                found[f"report of {source['topic']}/{source['partition']}"] = source
-            for operator, traces in report["traces"].items():
+            for source in report.sources:
+                found[f"report of {source.topic}/{source.partition}"] = source
+            for operator, traces in report.traces.items():
                 for shard, trace in traces.items():
                     found[f"state of {operator}/{shard}"] = _ATTEMPT.sub(r"\1", repr(trace))
-            for name, writer in report["writers"].items():
+            for name, writer in report.writers.items():
                 found[f"sequences of {name}"] = writer
-            for what in ("late", "passed_late", "dead"):
-                for name, count in report[what].items():
+            of_rows = {"late": report.late, "passed_late": report.passed_late, "dead": report.dead}
+            for what, counted in of_rows.items():
+                for name, count in counted.items():
                     counts[f"count of {what} rows of {name}"] += count
         return found | counts
 
@@ -273,9 +276,9 @@ def _unpickled(data: bytes) -> Physical:
     return found
 
 
-def _together(traces: Iterable[Json]) -> Json:
+def _together(traces: Iterable[Traces]) -> Traces:
     """The state that all lanes begin with."""
-    found: Json = defaultdict(dict)
+    found: dict[str, dict[int, Json]] = defaultdict(dict)
     for some in traces:
         for operator, shards in some.items():
             found[operator].update(shards)

@@ -22,15 +22,17 @@ from penstock.engine.lanes.messages import (
     PEER_LOST,
     Abort,
     Beat,
+    Done,
     Failed,
     Go,
     Hello,
-    Json,
     Message,
-    Report,
     Stop,
     Written,
 )
+from penstock.engine.record.plan import Plan
+from penstock.engine.record.report import Report
+from penstock.engine.record.values import Json, Traces
 from penstock.errors import PenstockError
 
 __all__ = ["Assignment", "Conductor", "LaneFailedError", "LaneSilentError"]
@@ -73,8 +75,8 @@ class _LostError(Exception):
 class Assignment:
     """What a lane needs for a batch: the plan, and the state that its shards begin with."""
 
-    plan: Json
-    traces: Json
+    plan: Plan
+    traces: Traces
 
 
 @dataclass
@@ -118,7 +120,7 @@ class Conductor:
         self._next: dict[int, _Lane] = {}  # Spark's, while others stand in for them
         self._silent: dict[int, str] = {}  # Spark's that are missing: why they were given up
         self._ticket = 0
-        self._reports: dict[int, Json] = {}
+        self._reports: dict[int, Report] = {}
 
     @property
     def pids(self) -> dict[int, int]:
@@ -135,7 +137,7 @@ class Conductor:
         """Descriptors; one is readable when there is something to `listen` to."""
         return [key.fd for key in self._selector.get_map().values()]
 
-    def run(self, assign: Callable[[int], Assignment], write: Callable[[], None]) -> list[Json]:
+    def run(self, assign: Callable[[int], Assignment], write: Callable[[], None]) -> list[Report]:
         """Has every lane run its part of a batch; their reports, by lane.
 
         Args:
@@ -231,7 +233,7 @@ class Conductor:
             except OSError as error:
                 raise self._lose(number, str(error)) from None
 
-    def _collected(self) -> list[Json]:
+    def _collected(self) -> list[Report]:
         while len(self._reports) < self.lanes:
             self._turn(BEAT_S)
             self._look_for_silence()
@@ -273,13 +275,13 @@ class Conductor:
             raise self._lose(number, str(error)) from None
         lane.heard_s = time.monotonic()
         match message:
-            case Report(ticket, content) if ticket == self._ticket:
-                self._reports[number] = content
+            case Done(ticket, report) if ticket == self._ticket:
+                self._reports[number] = report
             case Failed(ticket, found) if ticket == self._ticket:
                 if found["type"] == PEER_LOST:
                     raise _LostError(found["text"])
                 raise LaneFailedError(found)
-            case Beat() | Report() | Failed():
+            case Beat() | Done() | Failed():
                 pass  # of an attempt that was given up
             case _:
                 raise self._lose(number, f"it said {message!r}")

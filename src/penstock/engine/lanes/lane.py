@@ -14,15 +14,14 @@ from penstock.engine.lanes.messages import (
     PEER_LOST,
     Abort,
     Beat,
+    Done,
     Failed,
     Go,
     Hello,
-    Report,
     Stop,
     Written,
 )
 from penstock.engine.letters.failures import described
-from penstock.engine.plan import Plan
 from penstock.engine.states.hot import Hot
 from penstock.engine.tasks import Job, LaneBatch
 
@@ -97,9 +96,8 @@ class _Runner:
         self._ticket = go.ticket
         self.exchange.begin(go.ticket, [(host, port) for host, port in go.peers])
         try:
-            plan = Plan.from_json(go.plan)
             batch = LaneBatch(
-                self.job, self.lane, self.lanes, plan, go.traces, self.hot, self._may_write
+                self.job, self.lane, self.lanes, go.plan, go.traces, self.hot, self._may_write
             )
             last = self.job.physical.levels - 1
             batch.run_level(0, [])
@@ -116,7 +114,7 @@ class _Runner:
         except Exception as error:  # noqa: BLE001 - whatever it is, its text must reach the user
             self.control.send(Failed(go.ticket, described(error)))
             return
-        self.control.send(Report(go.ticket, report))
+        self.control.send(Done(go.ticket, report))
 
     def _fail(self, kind: str, text: str) -> None:
         self.control.send(Failed(self._ticket, {"type": kind, "text": text, "retriable": True}))

@@ -14,6 +14,9 @@ from typing import Any, Final, TypeAlias
 
 import orjson
 
+from penstock.engine.record.plan import Plan
+from penstock.engine.record.report import Report
+from penstock.engine.record.values import Json, Traces, by_name
 from penstock.errors import PenstockError
 
 __all__ = [
@@ -22,6 +25,7 @@ __all__ = [
     "PREFIX",
     "Abort",
     "Beat",
+    "Done",
     "Failed",
     "Frames",
     "Go",
@@ -30,13 +34,10 @@ __all__ = [
     "Message",
     "Parcel",
     "Peer",
-    "Report",
     "Stop",
     "Written",
     "frame",
 ]
-
-Json: TypeAlias = dict[str, Any]
 
 PREFIX: Final = struct.Struct("<IQ")
 HEAD_BYTES_MAX: Final = 256 << 20
@@ -72,14 +73,14 @@ class Go:
 
     Attributes:
         ticket: of this attempt.
-        plan: of the batch (`Plan.to_json`).
-        traces: by operator and shard, the state that the batch begins with, of this lane's shards.
+        plan: of the batch.
+        traces: the state that the batch begins with, of this lane's shards.
         peers: where each lane is reached, `[host, port]`, by lane.
     """
 
     ticket: int
-    plan: Json
-    traces: Json
+    plan: Plan
+    traces: Traces
     peers: list[list[Any]]
 
 
@@ -108,11 +109,11 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Done:
     """What a lane has made of an attempt."""
 
     ticket: int
-    content: Json
+    report: Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +159,11 @@ class LevelEnd:
 
 
 Message: TypeAlias = (
-    Hello | Go | Written | Abort | Stop | Beat | Report | Failed | Peer | Parcel | LevelEnd
+    Hello | Go | Written | Abort | Stop | Beat | Done | Failed | Peer | Parcel | LevelEnd
 )
 _KINDS: Final[dict[str, type[Message]]] = {
     kind.__name__: kind
-    for kind in (Hello, Go, Written, Abort, Stop, Beat, Report, Failed, Peer, Parcel, LevelEnd)
+    for kind in (Hello, Go, Written, Abort, Stop, Beat, Done, Failed, Peer, Parcel, LevelEnd)
 }
 _FIELDS: Final = {kind: tuple(f.name for f in fields(kind)) for kind in _KINDS.values()}
 
@@ -171,7 +172,7 @@ def frame(message: Message, blob_bytes: int = 0) -> bytes:
     """A message's bytes, up to its blob, which follows."""
     content = {name: getattr(message, name) for name in _FIELDS[type(message)]}
     content["kind"] = type(message).__name__
-    head = orjson.dumps(content)
+    head = orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS)
     if len(head) > HEAD_BYTES_MAX or blob_bytes > BLOB_BYTES_MAX:
         raise PenstockError(
             f"expected messages between driver and lanes of at most {HEAD_BYTES_MAX} bytes and parcels of "
@@ -245,6 +246,11 @@ def _parsed(head: memoryview) -> Message:
     try:
         content = orjson.loads(head)
         kind = _KINDS[content.pop("kind")]
+        if kind is Go:
+            content["plan"] = Plan.from_json(content["plan"])
+            content["traces"] = by_name(content["traces"])
+        elif kind is Done:
+            content["report"] = Report.from_json(content["report"])
         return kind(**content)
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise PenstockError(

@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.engine.letters.letters import Letters, headers_of
 from penstock.engine.log import Outgoing
-from penstock.engine.plan import Plan
+from penstock.engine.record.plan import Plan
 
 __all__ = ["LetterBox", "letters_outgoing", "of_any"]
 

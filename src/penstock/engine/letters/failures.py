@@ -6,7 +6,7 @@ import contextlib
 import traceback
 from collections.abc import Iterator
 
-from penstock.engine.store import Json
+from penstock.engine.record.values import Json
 from penstock.errors import PenstockError
 
 __all__ = ["described", "within"]

@@ -9,7 +9,7 @@ from typing import Final
 from penstock.engine.explain.labels import Labels
 from penstock.engine.physical import Physical
 from penstock.engine.progress.meter import LATE, ROWS_IN, ROWS_OUT, SECONDS
-from penstock.engine.store import Json
+from penstock.engine.record.version import Version
 from penstock.flow.graph import Closed, Node, OutputNode, RowStep, Source, Stateful, Union
 from penstock.ops import NO_TIME
 from penstock.state.sizes import state_size
@@ -68,7 +68,7 @@ class Nodes:
     def progress(
         self,
         reports: Iterable[Mapping[str, Sequence[float]]],
-        version: Json,
+        version: Version,
         watermarks_us: Mapping[str, int],
         frontiers_us: Mapping[str, Sequence[int]],
     ) -> dict[str, NodeProgress]:
@@ -96,15 +96,15 @@ class Nodes:
         self,
         node: str,
         counts: Sequence[float] | None,
-        version: Json,
+        version: Version,
         frontier_us: int | None,
         seen: set[str],
     ) -> NodeProgress:
         name, kind = self._named[node]
         rows, size, oldest_us = None, None, None
-        entry = version["operators"].get(node)
+        entry = version.operators.get(node)
         if entry is not None:
-            rows, size, oldest_us = state_size(entry["traces"], seen)
+            rows, size, oldest_us = state_size(entry.traces, seen)
         if counts is None:
             counts = (0, 0, 0, 0.0)
         return NodeProgress(

@@ -31,9 +31,11 @@ from penstock.engine.lanes.conductor import (
 )
 from penstock.engine.lanes.lane import serve
 from penstock.engine.plan import Execute, Work
+from penstock.engine.record.plan import Plan
+from penstock.engine.record.report import Report
+from penstock.engine.record.values import Json
 from penstock.engine.spark import standby
 from penstock.engine.spark.session import Place, Spark
-from penstock.engine.store import Json
 from penstock.engine.tasks import Job
 from penstock.errors import PenstockError
 from penstock.flow.graph import function_of
@@ -340,19 +342,20 @@ class _Standing:
         self._thread = threading.Thread(target=collect, name="penstock-spark", daemon=True)
         self._thread.start()
 
-    def execute(self, work: Work) -> list[Json]:
+    def execute(self, work: Work) -> list[Report]:
         """Runs a batch on all lanes; their reports. Lanes that are lost are another attempt.
 
         Raises:
             PenstockError: what a lane's work failed with.
         """
-        content: Json = {}
+        plan: Plan | None = None
 
         def assign(lane: int) -> Assignment:
+            nonlocal plan
             if lane == 0:  # every attempt assigns to all lanes, this one first
-                content.clear()
-                content.update(work.attempt().to_json())
-            return Assignment(content, work.traces_of(lane))
+                plan = work.attempt()
+            assert plan is not None
+            return Assignment(plan, work.traces_of(lane))
 
         try:
             return self._conductor.run(assign, work.write)

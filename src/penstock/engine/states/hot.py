@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.engine.physical import Placed
-from penstock.engine.store import Json
+from penstock.engine.record.values import Json
 from penstock.state import StateFiles
 
 __all__ = ["Hot"]

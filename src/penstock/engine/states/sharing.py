@@ -25,8 +25,8 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from penstock.engine.physical import Physical, Placed
+from penstock.engine.record.values import Json, Traces
 from penstock.engine.states.hot import Hot
-from penstock.engine.store import Json
 from penstock.ops.kept import Kept, Shared
 from penstock.state import MemoryStateFiles, StateFiles
 
@@ -53,7 +53,7 @@ class Shares:
             name: self._made.setdefault((group, shard), Shared()) for name, group in alike.items()
         }
 
-    def finish(self, traces: Json, hot: Hot, files: StateFiles) -> None:
+    def finish(self, traces: dict[str, dict[int, Json]], hot: Hot, files: StateFiles) -> None:
         """Hands what was made to operators that rested, as nothing came for them: merges have gone on.
 
         Args:
@@ -65,13 +65,13 @@ class Shares:
             if made.rests:
                 continue
             for operator, name in group:
-                description = traces[operator][str(shard)]
+                description = traces[operator][shard]
                 placed = self._physical.placed[operator]
                 state = hot.open(placed, shard, files, description)
                 if made.was(state.traces[name]):
                     state = replace(state, traces={**state.traces, name: made.after})
-                    traces[operator][str(shard)] = state.describe()
-                    hot.keep(placed, shard, traces[operator][str(shard)], state)
+                    traces[operator][shard] = state.describe()
+                    hot.keep(placed, shard, traces[operator][shard], state)
 
 
 def lent(placed: Placed, physical: Physical, lenders: frozenset[str]) -> dict[str, tuple[str, str]]:
@@ -101,37 +101,42 @@ def lent(placed: Placed, physical: Physical, lenders: frozenset[str]) -> dict[st
 
 
 def lent_states(
-    placed: Placed, lenders: Mapping[str, tuple[str, str]], operators: Json, files: StateFiles
-) -> Json:
+    placed: Placed, lenders: Mapping[str, tuple[str, str]], states: Traces, files: StateFiles
+) -> dict[int, Json]:
     """By shard, the state of an operator that is new, of the traces of others (see `lent`)."""
     empty = placed.operator.empty(files).describe()
-    shards = set.intersection(*(set(operators[one]["traces"]) for one, _ in lenders.values()))
+    shards = set.intersection(*(set(states[one]) for one, _ in lenders.values()))
     return {
         shard: {
             **empty,
             "traces": {
-                mine: operators[one]["traces"][shard]["traces"][name]
-                for mine, (one, name) in lenders.items()
+                mine: states[one][shard]["traces"][name] for mine, (one, name) in lenders.items()
             },
         }
         for shard in sorted(shards)
     }
 
 
-def converge(physical: Physical, operators: Json, files: StateFiles, same_rows: SameRows) -> None:
+def converge(
+    physical: Physical, states: Traces, files: StateFiles, same_rows: SameRows
+) -> dict[str, dict[int, Json]]:
     """Gives operators whose traces are alike, and have the same rows, the same files.
 
     Args:
         physical: the program.
-        operators: a version's; changed.
+        states: of its operators.
         files: where state is.
         same_rows: compares two traces' rows, which are read as a whole.
+
+    Returns:
+        The states, as a version is to have them.
     """
+    made = {operator: dict(of) for operator, of in states.items()}
     for group in dict.fromkeys(g for one in physical.placed for g in physical.alike(one).values()):
         first, name = group[0]
-        for shard, theirs in operators[first]["traces"].items():
+        for shard, theirs in made[first].items():
             for operator, mine in group[1:]:
-                found = operators[operator]["traces"].get(shard)
+                found = made[operator].get(shard)
                 if found is None or found["traces"][mine] == theirs["traces"][name]:
                     continue
                 one, other = (
@@ -139,4 +144,6 @@ def converge(physical: Physical, operators: Json, files: StateFiles, same_rows: 
                     for of, description, what in ((first, theirs, name), (operator, found, mine))
                 )
                 if same_rows(one.scan(), other.scan()):
-                    found["traces"][mine] = theirs["traces"][name]
+                    traces = {**found["traces"], mine: theirs["traces"][name]}
+                    made[operator][shard] = {**found, "traces": traces}
+    return made

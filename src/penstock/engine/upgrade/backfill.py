@@ -9,8 +9,10 @@ from typing import Any
 from penstock.client.network.connection import Aside
 from penstock.engine.attempts import letters_until
 from penstock.engine.driver import Driver
-from penstock.engine.plan import Plan, Split
-from penstock.engine.store import Json
+from penstock.engine.record.marks import Activity
+from penstock.engine.record.plan import Plan, Split
+from penstock.engine.record.values import Offsets
+from penstock.engine.record.version import Version
 from penstock.engine.watermarks import Look
 
 __all__ = ["Backfill", "Backfilled"]
@@ -45,27 +47,27 @@ class Backfilled:
 class Backfill(Driver):
     """The driver of a backfill: never ahead of a version of the pipeline that it is for."""
 
-    def __init__(self, *args: Any, base: Json, sources: frozenset[str], **more: Any) -> None:
+    def __init__(self, *args: Any, base: Version, sources: frozenset[str], **more: Any) -> None:
         self._sources_kept = sources
         self._is_last = False
         self.bound(base, {})
         super().__init__(*args, **more)
 
-    def bound(self, base: Json, ends: Mapping[str, Mapping[str, int]]) -> None:
+    def bound(self, base: Version, ends: Offsets) -> None:
         """Reads up to a version's offsets; of topics that it doesn't read, up to these."""
         self._base = base
-        self._bounds: Json = {**ends, **base["offsets"]}
+        self._bounds: Offsets = {**ends, **base.offsets}
 
     def finish(self, *, last: bool = True) -> None:
         """Ends with the frontiers of the version, once all is read; or not, as that has moved on."""
         self._is_last = last
 
-    def rows_left(self, base: Json) -> int:
+    def rows_left(self, base: Version) -> int:
         """Records up to a version's offsets."""
         return sum(
-            max(0, bound - self.version["offsets"][topic].get(partition, 0))
-            for topic, bounds in base["offsets"].items()
-            if topic in self.version["offsets"]
+            max(0, bound - self.version.offsets[topic].get(partition, 0))
+            for topic, bounds in base.offsets.items()
+            if topic in self.version.offsets
             for partition, bound in bounds.items()
         )
 
@@ -80,20 +82,23 @@ class Backfill(Driver):
         for topic, ends in self._ends.items():
             bounds = self._bounds.get(topic)
             if bounds is not None:
-                read = self.version["offsets"][topic]
+                read = self.version.offsets[topic]
                 # Where retention has passed the bound, reading has begun behind it.
                 self._ends[topic] = {
-                    p: max(min(end, bounds.get(str(p), 0)), read.get(str(p), 0))
-                    for p, end in ends.items()
+                    p: max(min(end, bounds.get(p, 0)), read.get(p, 0)) for p, end in ends.items()
                 }
 
     def _look(
-        self, version: Json, activity: Json, ends: Mapping[str, Mapping[int, int]], now_us: int
+        self,
+        version: Version,
+        activity: Mapping[str, Activity],
+        ends: Mapping[str, Mapping[int, int]],
+        now_us: int,
     ) -> Look:
         found = super()._look(version, activity, ends, now_us)
         marks = dict(found.watermark_us)
         for topic in self._sources_kept:
-            most = self._base["watermark_us"].get(topic)
+            most = self._base.watermark_us.get(topic)
             if most is None:
                 marks.pop(topic, None)
             elif self._is_last or marks.get(topic, most) > most:
@@ -103,14 +108,14 @@ class Backfill(Driver):
 
     def _splits(self) -> tuple[Split, ...]:
         """What was late when it was read first is late again, also where idleness decided it."""
-        before = self._base.get("topic_ids", {})
+        before = self._base.topic_ids
         floors = {
             topic: of
-            for topic, of in self._base.get("floors", {}).items()
+            for topic, of in self._base.floors.items()
             if self._topic_ids.get(topic) == before.get(topic)
         }
         return tuple(
-            replace(split, floors=floors.get(split.topic, {}).get(str(split.partition)))
+            replace(split, floors=floors.get(split.topic, {}).get(split.partition))
             for split in super()._splits()
         )
 
@@ -118,5 +123,5 @@ class Backfill(Driver):
         return False  # what is idle is the pipeline's to know
 
     def _wakes(self, frontiers: dict[str, list[int]]) -> bool:
-        has_to_move = self._is_last and frontiers != self.version["frontier_us"]
+        has_to_move = self._is_last and frontiers != self.version.frontier_us
         return has_to_move or super()._wakes(frontiers)

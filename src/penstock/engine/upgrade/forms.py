@@ -6,8 +6,11 @@ traces, other columns. Such a state can't be continued, and isn't damaged either
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from penstock.engine.physical import Physical, Placed
-from penstock.engine.store import Json
+from penstock.engine.record.values import Json
+from penstock.engine.record.version import Version
 from penstock.errors import CorruptError
 from penstock.state import StateFiles
 from penstock.state.runs import schema_of
@@ -15,7 +18,7 @@ from penstock.state.runs import schema_of
 __all__ = ["unfit_states"]
 
 
-def unfit_states(version: Json, physical: Physical, files: StateFiles) -> frozenset[str]:
+def unfit_states(version: Version, physical: Physical, files: StateFiles) -> frozenset[str]:
     """The operators of a program whose state in a version has another form.
 
     One file of each trace is opened, and none is read: what is damaged shows when it is used.
@@ -25,15 +28,15 @@ def unfit_states(version: Json, physical: Physical, files: StateFiles) -> frozen
         physical: the program.
         files: where the state is.
     """
-    known = version["operators"]
+    known = version.operators
     return frozenset(
         p.id
         for p in physical.placed.values()
-        if p.id in known and not _fits(p, known[p.id]["traces"], files)
+        if p.id in known and not _fits(p, known[p.id].traces, files)
     )
 
 
-def _fits(placed: Placed, states: Json, files: StateFiles) -> bool:
+def _fits(placed: Placed, states: Mapping[int, Json], files: StateFiles) -> bool:
     seen: set[str] = set()
     for description in states.values():
         try:

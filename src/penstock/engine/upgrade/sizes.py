@@ -31,7 +31,7 @@ def measured(graph: Graph, store: Store, log: Log, *, anew: bool = False) -> Map
     noted = {} if anew else store.sizes()
     if noted is None:
         number = store.newest_version()
-        noted = dict.fromkeys(store.version(number)["offsets"], 0) if number else {}
+        noted = dict.fromkeys(store.version(number).offsets, 0) if number else {}
     missing = [one for one in graph.sources if one.topic not in noted]
     if not missing:
         return noted

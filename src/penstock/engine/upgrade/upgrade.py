@@ -30,11 +30,9 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Final, Literal, TypeAlias
-
-import orjson
+from typing import Final, Literal, TypeAlias, TypeVar
 
 from penstock.client.network.connection import Aside
 from penstock.core.time import instant_text
@@ -42,9 +40,12 @@ from penstock.engine.attempts import as_it_is, unfinished
 from penstock.engine.driver import Progress, this_process
 from penstock.engine.log import Log
 from penstock.engine.physical import Physical, Placed, compile_graph
-from penstock.engine.plan import SWITCH, Execute, Limits
+from penstock.engine.plan import Execute, Limits
+from penstock.engine.record.plan import Begun, Plan, Repeats, Switch
+from penstock.engine.record.values import Json, Offsets, Traces, by_name
+from penstock.engine.record.version import Counts, Version
 from penstock.engine.states.sharing import converge, lent_states
-from penstock.engine.store import Json, Store
+from penstock.engine.store import Store
 from penstock.engine.upgrade.backfill import Backfill, Backfilled
 from penstock.engine.versions import (
     change_of,
@@ -62,6 +63,7 @@ from penstock.state.runs import Writer
 __all__ = ["Outputs", "Target", "Upgrade"]
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 Outputs: TypeAlias = Literal["all", "new"]
 """What topics get that this program didn't write so far: all that the log gives, or what is new. None: all
@@ -109,14 +111,14 @@ class Upgrade:
         self,
         target: Target,
         store: Store,
-        base: Json,
+        base: Version,
         log: Log,
         *,
         anew: bool = False,
         outputs: Outputs | None = None,
         limits: Limits | None = None,
         wall_us: Callable[[], int] | None = None,
-        repair: Callable[[Json], Json] = lambda version: version,
+        repair: Callable[[Version], Version] = lambda version: version,
         unfit: frozenset[str] = frozenset(),
     ) -> None:
         self.target, self.store, self.log = target, store, log
@@ -126,25 +128,28 @@ class Upgrade:
         base = self._base = repair(base)
         self._change = change_of(base, target.physical, anew=anew, unfit=unfit)
         self._unfit = unfit
-        self._recut: tuple[int, Json] = (-1, {})  # the base's number; states cut again
+        self._recut: tuple[int, dict[str, dict[int, Json]]] = (
+            -1,
+            {},
+        )  # the base's number; states cut again
         self.program = target.physical.digest(target.output_partitions)
         # What was made of a topic that has been created again since is of no use.
         ids = sorted(log.topic_ids([s.topic for s in target.physical.graph.sources]).items())
         how = f"{self.program} {'anew' if anew else ''} {outputs} {sorted(self._change.kept)} {ids}"
         digest = blake2b(how.encode(), digest_size=8).hexdigest()
-        self.name = f"{digest}-{base.get('switches', 0)}"
+        self.name = f"{digest}-{base.switches}"
         self.record = store.within(self.name)
         self._decide(outputs, anew=anew)
         sources = {s.topic: s.identity for s in target.physical.graph.sources}
-        known = base.get("sources", sources)
+        known = sources if base.sources is None else base.sources
         self._kept_sources = frozenset(t for t, one in sources.items() if known.get(t) == one)
-        self.lettered = frozenset(base.get("nodes", ()))
+        self.lettered = frozenset(base.nodes)
         self.physical = self._part()
         self.backfill: Backfill | None = None
         self._is_bound = self._is_finishing = False
         self._rounds = 0
-        self._ends: Json = {}
-        self._pending: Json | None = None
+        self._ends: Offsets = {}
+        self._pending: Plan | None = None
         self.epoch = 0
         if self.physical is not None:
             clock = {} if wall_us is None else {"wall_us": wall_us}
@@ -179,11 +184,11 @@ class Upgrade:
             starts = self.log.start_offsets(topics)
             content = {
                 "history": {one.identity: one.topic for one in fresh},
-                "starts": {t: {str(p): o for p, o in ps.items()} for t, ps in starts.items()},
+                "starts": starts,
             }
             noted = self.record.note("decided", content)
         self._history: dict[str, str] = noted["history"]
-        self._starts: Json = noted["starts"]
+        self._starts: Offsets = by_name(noted["starts"])
 
     def _is_empty(self, output: OutputNode) -> bool:
         """Whether a topic never had a record.
@@ -194,7 +199,7 @@ class Upgrade:
         topic = output.topic
         if not any(self.log.end_offsets([topic])[topic].values()):
             return True
-        for name in set(self.store.upgrades()) - set(self._base.get("upgrades", ())):
+        for name in set(self.store.upgrades()) - set(self._base.upgrades):
             noted = self.store.within(name).noted("decided")
             if noted is not None and topic in noted["history"].values():
                 raise FlowError(
@@ -232,8 +237,8 @@ class Upgrade:
         Raises:
             FlowError: it doesn't.
         """
-        entry = self._base["operators"].get(placed.id)
-        if entry is None or self._begins(placed.node) == entry.get("begins", {}):
+        entry = self._base.operators.get(placed.id)
+        if entry is None or self._begins(placed.node) == entry.begins:
             return
         if placed.id in self._unfit:
             raise FlowError(
@@ -243,7 +248,7 @@ class Upgrade:
                 "the records that are left"
             )
         raise FlowError(
-            f"expected to split the state of {placed.title} again ({entry.get('cut')} to {placed.cut}), "
+            f"expected to split the state of {placed.title} again ({entry.cut} to {placed.cut}), "
             "by the "
             "topic's partitions, from the log; found that retention has removed records that it was computed "
             "from. Leave the key unchanged, or run the program with --rebuild, which computes it from the "
@@ -255,11 +260,9 @@ class Upgrade:
         for source in graph.sources:
             newest_us = None
             for partition, start in self._starts[source.topic].items():
-                end = self._base["offsets"].get(source.topic, {}).get(partition, 0)
+                end = self._base.offsets.get(source.topic, {}).get(partition, 0)
                 if 0 < start < end:
-                    chunk = next(
-                        self.log.read(source.topic, int(partition), start, start + 1), None
-                    )
+                    chunk = next(self.log.read(source.topic, partition, start, start + 1), None)
                     at_us = int(chunk.timestamp_ms[0]) * 1_000 if chunk is not None else 0
                     newest_us = max(newest_us or 0, at_us)
             if newest_us is not None:
@@ -277,8 +280,8 @@ class Upgrade:
 
     def _clear_others(self) -> None:
         """Deletes what upgrades left behind that were given up; one that still runs finds itself replaced."""
-        found = set(self.store.upgrades()) - {self.name, *self._base.get("upgrades", ())}
-        states = self.store.states_kept(self._base["version"]) if found else []
+        found = set(self.store.upgrades()) - {self.name, *self._base.upgrades}
+        states = self.store.states_kept(self._base.number) if found else []
         for name in sorted(found):
             if self.store.within(name).noted("decided") is not None:
                 self.store.within(name).claim(this_process(), "upgrades the pipeline")
@@ -290,13 +293,13 @@ class Upgrade:
         """How far it has come."""
         if self.backfill is None:
             return Backfilled(0, 0, self.names)
-        read = self.backfill.version["offsets"]
+        read = self.backfill.version.offsets
         ends = self.log.end_offsets(list(read))
         rows = total = 0
         for topic, starts in self._starts.items():
             for partition, start in starts.items() if topic in read else ():
-                end = self._base["offsets"].get(topic, {}).get(partition)
-                end = ends[topic].get(int(partition), 0) if end is None else end
+                end = self._base.offsets.get(topic, {}).get(partition)
+                end = ends[topic].get(partition, 0) if end is None else end
                 total += max(0, end - start)
                 rows += max(0, min(end, read[topic].get(partition, start)) - start)
         return Backfilled(rows, total, self.names)
@@ -345,9 +348,9 @@ class Upgrade:
                 return
         self._fix_base()
 
-    def _newest(self) -> Json:
+    def _newest(self) -> Version:
         number = self.store.newest_version()
-        if number == self._base["version"]:
+        if number == self._base.number:
             return self._base
         return self._repair(self.store.version(number))
 
@@ -360,29 +363,22 @@ class Upgrade:
             )
         while True:
             base = self._newest()
-            number = base["version"] + 1
-            content = self.store.plan(number)
-            if content is None:
-                switch = {
-                    "version": number,
-                    "program": self.program,
-                    "splits": [],
-                    SWITCH: self.name,
-                }
-                content = self.store.write_plan(number, switch)
-            if content.get(SWITCH, self.name) == self.name:
+            number = base.number + 1
+            plan = self.store.plan(number)
+            if plan is None:
+                plan = self.store.write_plan(Switch(number, self.program, self.name))
+            if isinstance(plan, Plan) or plan.name == self.name:
                 break
             # Another upgrade's, which ended before it was done.
             self.store.sync(base)
-            self.store.commit(number, {**base, "version": number, "epoch": self.epoch})
-        self._pending = None if SWITCH in content else content
-        begun = self._pending or base.get("pending")
-        if begun is not None and not writes_alike(base, begun, self.target.physical):
+            self.store.commit(replace(base, number=number, epoch=self.epoch))
+        self._pending = plan if isinstance(plan, Plan) else None
+        begun = self._pending or base.pending
+        if begun is not None and not writes_alike(base, begun.writers.keys(), self.target.physical):
             raise FlowError(unfinished(number))
         topics = [s.topic for s in self.target.physical.graph.sources]
-        ends = self.log.end_offsets([t for t in topics if t not in base["offsets"]])
-        found = {t: {str(p): o for p, o in ps.items()} for t, ps in ends.items()}
-        self._ends = self.record.note(f"ends-{number}", found)
+        ends = self.log.end_offsets([t for t in topics if t not in base.offsets])
+        self._ends = by_name(self.record.note(f"ends-{number}", dict(ends)))
         self._base, self._is_bound = base, True
         if self.backfill is not None:
             self.backfill.bound(base, self._ends)
@@ -394,16 +390,16 @@ class Upgrade:
         self._check_kept()
         content = self._joined()
         self.store.sync(content)
-        if self.store.commit(content["version"], content):
+        if self.store.commit(content):
             self.done = True
             return
-        found = self.store.version(content["version"])
-        if found.get("upgrades", [])[-1:] == [self.name]:
+        found = self.store.version(content.number)
+        if list(found.upgrades[-1:]) == [self.name]:
             self.done = True  # this upgrade, made by a process that was taken for dead
             return
         if self._pending is None:
             raise FencedError(
-                f"expected to commit version {content['version']}; found that another process has taken over "
+                f"expected to commit version {content.number}; found that another process has taken over "
                 "the pipeline. Stop it, and run this program again"
             )
         # The previous process has ended its batch after all.
@@ -413,7 +409,7 @@ class Upgrade:
 
     def _cut_anew(self) -> None:
         """Cuts the base's states that are to be on other shards; all rows are read and written once."""
-        number = self._base["version"]
+        number = self._base.number
         if self._recut[0] == number:
             return
         files, attempt = self.store.files, uuid.uuid4().hex[:12]
@@ -424,143 +420,151 @@ class Upgrade:
                 files, f"{folder}/{shard:04d}/{name}", number + 1, attempt
             )
 
-        made: Json = {}
+        made: dict[str, dict[int, Json]] = {}
         for placed in self._change.recut:
             operator = placed.operator
-            found = list(self._base["operators"][placed.id]["traces"].values())
+            found = list(self._base.operators[placed.id].traces.values())
             found = found or [operator.empty(files).describe()]
             writer = writer_of(placed)
             states = recut(operator, files, found, placed.shards, writer, placed.hashed_by)
-            made[placed.id] = {str(shard): state for shard, state in enumerate(states)}
+            made[placed.id] = dict(enumerate(states))
         self._recut = number, made
 
-    def _kept(self, name: str) -> Json:
+    def _kept(self, name: str) -> Mapping[int, Json]:
         """The state of an operator that is taken over, shard by shard."""
-        operators = self._base["operators"]
+        operators = self._base.operators
         if name in self._change.lent:
             placed, lenders = self.target.physical.placed[name], self._change.lent[name]
-            return lent_states(placed, lenders, operators, self.store.files)
-        found: Json = self._recut[1].get(name) or operators[name]["traces"]
-        return found
+            states = {identity: entry.traces for identity, entry in operators.items()}
+            return lent_states(placed, lenders, states, self.store.files)
+        return self._recut[1].get(name) or operators[name].traces
 
-    def _joined(self) -> Json:
+    def _joined(self) -> Version:
         """The version after the base."""
         physical, base = self.target.physical, self._base
-        content: Json = of_program(orjson.loads(orjson.dumps(base)), physical)
-        made: Json = {} if self.backfill is None else self.backfill.version
-        content |= {"version": base["version"] + 1, "epoch": self.epoch, "program": self.program}
-        content["switches"] = base.get("switches", 0) + 1
-        content["upgrades"] = [*base.get("upgrades", ()), self.name]
-        operators = {}
+        made = None if self.backfill is None else self.backfill.version
         new = {placed.id for placed in self._change.new}
-        for name, placed in physical.placed.items():
-            traces = self._kept(name) if name not in new else made["operators"][name]["traces"]
-            operators[name] = operator_entry(placed, traces)
-            begins = self._begins(placed.node) if name in new else None
-            begins = begins or (None if name in new else self._began(name))
-            if begins:
-                operators[name]["begins"] = begins
-        content["operators"] = operators = orjson.loads(orjson.dumps(operators))
-        converge(physical, operators, self.store.files, equal_rows)
-        for what in ("offsets", "newest_us", "watermark_us", "producers", "activity", "held"):
-            content[what] = self._of_sources(what, made)
-        seen = {**base["frontier_us"], **made.get("frontier_us", {})}
-        content["frontier_us"] = physical.frontiers(content["watermark_us"], base["wall_us"], seen)
-        self._add_counts(content["counts"], made)
-        # A version that was switched to may wait for a batch of before; so does the one after it then.
-        begun = content.pop("pending", None)
-        is_same = base.get("program") == self.program
-        if self._pending is not None:
-            begun, is_same = (
-                self._to_repeat(self._pending),
-                self._pending["program"] == self.program,
+        states: Traces = {
+            name: self._kept(name)
+            if made is None or name not in new
+            else made.operators[name].traces
+            for name in physical.placed
+        }
+        converged = converge(physical, states, self.store.files, equal_rows)
+        operators = {
+            name: operator_entry(
+                placed,
+                converged[name],
+                self._begins(placed.node) if name in new else self._began(name),
             )
-        if begun is not None:
-            content["pending"] = self._fitting(begun, is_same=is_same)
-            content["writers"] = {}
-        return content
+            for name, placed in physical.placed.items()
+        }
+        watermark_us = self._of_sources(lambda one: one.watermark_us)
+        seen = {**base.frontier_us, **(made.frontier_us if made else {})}
+        joined = replace(
+            of_program(base, physical),
+            number=base.number + 1,
+            epoch=self.epoch,
+            program=self.program,
+            switches=base.switches + 1,
+            upgrades=[*base.upgrades, self.name],
+            operators=operators,
+            offsets=self._offsets(),
+            newest_us=self._of_sources(lambda one: one.newest_us),
+            watermark_us=watermark_us,
+            producers=self._of_sources(lambda one: one.producers),
+            activity=self._of_sources(lambda one: one.activity),
+            held=self._of_sources(lambda one: one.held),
+            frontier_us=physical.frontiers(watermark_us, base.wall_us, seen),
+            counts=self._counts(made),
+            pending=None,
+        )
+        # A version that was switched to may wait for a batch of before; so does the one after it then.
+        begun, is_same = base.pending, base.program == self.program
+        if self._pending is not None:
+            begun = self._to_repeat(self._pending)
+            is_same = self._pending.program == self.program
+        if begun is None:
+            return joined
+        return replace(joined, pending=self._fitting(begun, is_same=is_same), writers={})
 
-    def _of_sources(self, what: str, made: Json) -> Json:
+    def _offsets(self) -> Offsets:
+        """Each topic's offsets: the former ones, or the backfill's of a topic that wasn't read before."""
+        made = {} if self.backfill is None else self.backfill.version.offsets
+        topics = [source.topic for source in self.target.physical.graph.sources]
+        return {topic: self._base.offsets.get(topic, made.get(topic, {})) for topic in topics}
+
+    def _of_sources(self, what: Callable[[Version], Mapping[str, T]]) -> dict[str, T]:
         """Each topic's entry of the version: the former one, or the backfill's where the source changed."""
-        found = {}
+        made = {} if self.backfill is None else what(self.backfill.version)
+        former, found = what(self._base), {}
         for topic in (source.topic for source in self.target.physical.graph.sources):
-            is_kept = topic in self._kept_sources or what == "offsets"
-            if is_kept and topic in self._base.get(what, ()):
-                found[topic] = self._base[what][topic]
-            elif topic in made.get(what, {}):
-                found[topic] = made[what][topic]
-            elif what == "offsets":
-                found[topic] = {}
+            if topic in self._kept_sources and topic in former:
+                found[topic] = former[topic]
+            elif topic in made:
+                found[topic] = made[topic]
         return found
 
-    def _began(self, name: str) -> Json:
+    def _began(self, name: str) -> Offsets:
         """Where the log began, for what is taken over: of state that others keep, as theirs was."""
-        entries = self._base["operators"]
+        entries = self._base.operators
         lenders = [one for one, _ in self._change.lent.get(name, {}).values()]
-        found: Json = {}
+        found: dict[str, Mapping[int, int]] = {}
         for one in lenders or [name]:
-            found |= entries[one].get("begins", {})
+            found |= entries[one].begins
         return found
 
-    def _begins(self, node: Node) -> Json:
+    def _begins(self, node: Node) -> Offsets:
         """Where the log began, for what is made of it now: by topic and partition, if not at 0."""
         topics = {one.topic for one in ancestors(node) if isinstance(one, Source)}
         starts = {t: {p: o for p, o in self._starts[t].items() if o} for t in sorted(topics)}
         return {topic: offsets for topic, offsets in starts.items() if offsets}
 
-    def _add_counts(self, counts: Json, made: Json) -> None:
-        """Adds what the backfill has counted to what the previous program had: what is new of it."""
-        names = {placed.name for placed in self._change.new}
-        for what, found in made.get("counts", {}).items():
-            for name, count in found.items():
-                # Rows are counted once; late and dead ones as often as they have a letter.
-                if what == "late_by_view":
-                    is_new = name in names
-                else:
-                    is_new = what in {"dead", "late"} or name not in self._base["offsets"]
-                if is_new:
-                    counts[what][name] = counts[what].get(name, 0) + count
+    def _counts(self, made: Version | None) -> Counts:
+        """What the previous program had counted, and what the backfill has: what is new of it."""
+        names, topics = {placed.name for placed in self._change.new}, self._base.offsets.keys()
 
-    def _to_repeat(self, plan: Json) -> Json:
+        def is_new(what: str, name: str) -> bool:
+            # Rows are counted once; late and dead ones as often as they have a letter.
+            if what == "late_by_view":
+                return name in names
+            return what in {"dead", "late"} or name not in topics
+
+        return self._base.counts.adding(made.counts if made else Counts(), is_new)
+
+    def _to_repeat(self, plan: Plan) -> Begun:
         """Of a batch that was begun, what the new program runs again; see `Driver`."""
-        is_same = plan["program"] == self.program
-        if not is_same:
-            gone = set(self._base.get("outputs", {})) - {
-                o.identity for o in self.target.physical.graph.outputs
-            }
-            topics = {self._base["outputs"][one] for one in gone}
-            for topic in sorted(topics & {o.topic for o in self.target.physical.graph.outputs}):
+        outputs = self._base.outputs or {}
+        mine = self.target.physical.graph.outputs
+        if plan.program != self.program:
+            gone = set(outputs) - {one.identity for one in mine}
+            for topic in sorted({outputs[one] for one in gone} & {one.topic for one in mine}):
                 _log.warning(
                     "expected the previous program to finish the batch that it began; found that it didn't. "
                     "The topic %r, which it wrote otherwise, may have rows of that batch from both",
                     topic,
                 )
-        return {
-            "wall_us": plan["wall_us"],
-            "bytes_max": plan.get("bytes_max"),
-            "repeats": {
-                "number": plan["version"],
-                "incarnation": plan.get("incarnation", ""),
-                "outputs": sorted(self._base.get("outputs", {})),
-                "before": plan.get("repeats"),
-            },
-            "starts": {f"{s['topic']}/{s['partition']}": s["start"] for s in plan["splits"]},
-            "ends": {f"{s['topic']}/{s['partition']}": s["end"] for s in plan["splits"]},
-            "topic_ids": plan.get("topic_ids", {}),
-            "watermark_us": plan["watermark_us"],
-            "writers": plan["writers"],
-        }
+        return Begun(
+            wall_us=plan.wall_us,
+            bytes_max=plan.bytes_max,
+            repeats=Repeats(plan.version, plan.incarnation, sorted(outputs), plan.repeats),
+            starts={split.place: split.start for split in plan.splits},
+            ends={split.place: split.end for split in plan.splits},
+            topic_ids=plan.topic_ids,
+            watermark_us=plan.watermark_us,
+            writers=plan.writers,
+        )
 
-    def _fitting(self, begun: Json, *, is_same: bool) -> Json:
+    def _fitting(self, begun: Begun, *, is_same: bool) -> Begun:
         """The plan of an interrupted batch, which another program may have begun, for this one to run."""
-        marks, writers = begun["watermark_us"], begun["writers"]
+        marks, writers = begun.watermark_us, begun.writers
         dead = f"{self.target.dead_letter_topic}/"
         if not is_same:
             # Another program may bury other rows: its letters must not be taken for those that are there.
             # So it gets new writers for them, as for all that it writes and the one before did not.
             writers = {name: one for name, one in writers.items() if not name.startswith(dead)}
         kept = {topic: us for topic, us in marks.items() if topic in self._kept_sources}
-        begun = {**begun, "watermark_us": kept, "writers": writers}
+        begun = replace(begun, watermark_us=kept, writers=writers)
         return as_it_is(begun, self.log, [s.topic for s in self.target.physical.graph.sources])
 
     def _check_kept(self) -> None:
@@ -583,7 +587,7 @@ class Upgrade:
                 readers = [*readers, *self.physical.readers(Closed(placed.node))]
             if not any(getattr(reader.to, "id", None) in new for reader in readers):
                 continue
-            mine = self.backfill.version["operators"][name]["traces"]
+            mine = self.backfill.version.operators[name].traces
             theirs = self._kept(name)
             if not same_rows(placed.operator, self.store.files, mine, theirs):
                 raise FlowError(

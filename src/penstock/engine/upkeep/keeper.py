@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable
 from typing import Final
 
-from penstock.engine.store import KEPT, VERSIONS_KEPT, Json, Store
+from penstock.engine.record.version import Version
+from penstock.engine.store import VERSIONS_KEPT, Store
 
 __all__ = ["Keeper"]
 
@@ -49,7 +51,7 @@ class Keeper:
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
 
-    def committed(self, version: Json, *, has_written: bool) -> None:
+    def committed(self, version: Version, *, has_written: bool) -> None:
         """Takes note of a version; does what is due.
 
         Args:
@@ -62,7 +64,7 @@ class Keeper:
         self._has_written = self._has_written or has_written
         self._look(version)
 
-    def before(self, version: Json) -> None:
+    def before(self, version: Version) -> None:
         """Does what is due before another batch is begun, and while nothing happens.
 
         Args:
@@ -76,26 +78,26 @@ class Keeper:
         else:
             self._look(version)
 
-    def settle(self, version: Json) -> None:
+    def settle(self, version: Version) -> None:
         """Settles a version now, if it isn't.
 
         Raises:
             OSError: files can't be written.
         """
         self._join()
-        if self.relaxed and self._settled != version["version"]:
+        if self.relaxed and self._settled != version.number:
             self._settle(version)
         self._has_written = False
 
-    def needed(self, upgrades: list[str]) -> list[str]:
+    def needed(self, upgrades: Iterable[str]) -> list[str]:
         """Those upgrades of which files are still needed."""
         return [name for name in upgrades if name not in self._gone]
 
-    def _look(self, version: Json) -> None:
+    def _look(self, version: Version) -> None:
         if self._thread is not None and self._thread.is_alive():
             return
         self._join()
-        number = version["version"]
+        number = version.number
         wants_settling = (
             self.relaxed
             and self._settled != number
@@ -111,9 +113,9 @@ class Keeper:
         )
         self._thread.start()
 
-    def _wants_vacuum(self, version: Json) -> bool:
-        every = max(VACUUM_EVERY, version.get(KEPT, VERSIONS_KEPT) // VACUUM_SHARE)
-        return bool(version["version"] - self._vacuumed >= every)
+    def _wants_vacuum(self, version: Version) -> bool:
+        every = max(VACUUM_EVERY, (version.versions_kept or VERSIONS_KEPT) // VACUUM_SHARE)
+        return version.number - self._vacuumed >= every
 
     def _join(self) -> None:
         if self._thread is not None:
@@ -123,24 +125,25 @@ class Keeper:
         if failure is not None:
             raise failure
 
-    def _worked(self, version: Json) -> None:
+    def _worked(self, version: Version) -> None:
         try:
             self._work(version)
         except BaseException as error:  # noqa: BLE001 - raised on the driver's thread
             self._failure = error
 
-    def _work(self, version: Json) -> None:
-        number = version["version"]
+    def _work(self, version: Version) -> None:
+        number = version.number
         if self.relaxed and self._settled != number:
             self._settle(version)
         if self._wants_vacuum(version):
             self._vacuumed = number
             states = self.store.states_kept(number)
             self.store.vacuum(number, states)
-            upgrades = version.get("upgrades", [])
-            gone = [name for name in upgrades if not self.store.vacuum_upgrade(name, states)]
+            gone = [
+                name for name in version.upgrades if not self.store.vacuum_upgrade(name, states)
+            ]
             self._gone = self._gone.union(gone)
 
-    def _settle(self, version: Json) -> None:
+    def _settle(self, version: Version) -> None:
         self.store.settle(version)
-        self._settled, self._settled_s = version["version"], time.monotonic()
+        self._settled, self._settled_s = version.number, time.monotonic()

@@ -19,15 +19,15 @@ def versions_of(store: Store) -> dict[str, Any]:
     for number in reversed(store.kept(store.newest_version())):
         with contextlib.suppress(CorruptError, FileNotFoundError):  # removed meanwhile
             content = store.version(number)
-            at = instant_text(content["wall_us"])
-            versions.append({"version": number, "at": at, "views": sorted(content["views"])})
+            at = instant_text(content.wall_us)
+            versions.append({"version": number, "at": at, "views": sorted(content.views)})
     savepoints = [
         {
             "name": one.name,
             "version": one.version,
             "created": instant_text(one.created_us),
             "bytes": one.bytes,
-            "views": sorted(one.content["views"]),
+            "views": sorted(one.content.views),
         }
         for one in list_savepoints(store)
     ]
