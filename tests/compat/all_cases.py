@@ -25,19 +25,19 @@ def _streams(run: Run, chance: random.Random, number: int) -> None:
 
 PIPELINES: Final = (
     Pipeline("windows", windows.windows, _all, goes_back=True),
-    Pipeline("rolling", windows.rolling, _all, goes_back=True),
+    Pipeline("rolling", windows.rolling, _all, goes_back=True, is_slow=True),
     Pipeline("producers", windows.producers, _streams),
-    Pipeline("aggregates", tables.aggregates, _all, goes_back=True),
-    Pipeline("joins", tables.joins, _all),
+    Pipeline("aggregates", tables.aggregates, _all, goes_back=True, is_slow=True),
+    Pipeline("joins", tables.joins, _all, is_slow=True),
     Pipeline("keyed", tables.keyed, _all, goes_back=True),
-    Pipeline("processes", tables.processes, _all),
-    Pipeline("queries", queries.first_queries, _all),
-    Pipeline("more-queries", queries.other_queries, _all),
+    Pipeline("processes", tables.processes, _all, is_slow=True),
+    Pipeline("queries", queries.first_queries, _all, is_slow=True),
+    Pipeline("more-queries", queries.other_queries, _all, is_slow=True),
     Pipeline("program", queries.program, _all, goes_back=True),
     Pipeline("transactions", queries.transactions, _all, ends="output"),
-    Pipeline("upgraded", queries.large_shop, _all, before=queries.small_shop),
+    Pipeline("upgraded", queries.large_shop, _all, before=queries.small_shop, is_slow=True),
     Pipeline("upgrading", queries.large_shop, _all, before=queries.small_shop, ends="upgrade"),
-    Pipeline("planned", queries.large_shop, _all, ends="plan"),
+    Pipeline("planned", queries.large_shop, _all, ends="plan", is_slow=True),
 )
 
 CASES: Final[dict[str, Case]] = {one.name: one.case() for one in PIPELINES}

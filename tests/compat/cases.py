@@ -67,6 +67,16 @@ def unpack(archive: Path, folder: Path) -> Facts:
     return facts
 
 
+def read_facts(archive: Path) -> Facts:
+    """The facts in an archive."""
+    with tarfile.open(archive, "r:xz") as tar:
+        member = tar.extractfile(FACTS)
+        assert member is not None
+        facts: Facts = orjson.loads(member.read())
+    return facts
+
+
 def releases() -> list[str]:
-    """The releases that have a fixture."""
-    return sorted(path.name for path in FIXTURES.iterdir() if path.is_dir())
+    """The releases that have a fixture, the newest last."""
+    names = (path.name for path in FIXTURES.iterdir() if path.is_dir())
+    return sorted(names, key=lambda name: [int(part) for part in name.split(".")])

@@ -58,6 +58,7 @@ class Pipeline:
             `Run.crash`; or in the midst of the upgrade from `before` to `app`, which is then its last act.
         goes_back: whether what follows from the log is independent of its cut into batches, so that the views
             are the same after a return to a savepoint.
+        is_slow: see `Case`.
     """
 
     name: str
@@ -66,10 +67,11 @@ class Pipeline:
     before: Callable[[], Flow] | None = None
     ends: str | None = None
     goes_back: bool = False
+    is_slow: bool = False
 
     def case(self) -> Case:
         """As any case."""
-        return Case(self.name, self.write, self.check)
+        return Case(self.name, self.write, self.check, self.is_slow)
 
     def write(self, folder: Path) -> Facts:
         """Runs the first rounds; leaves the state, a savepoint and the log."""

@@ -5,22 +5,51 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.compat.all_cases import CASES
-from tests.compat.cases import FIXTURES, releases, unpack
+from tests.compat.all_cases import CASES, PIPELINES
+from tests.compat.cases import FIXTURES, read_facts, releases, unpack
 
-FOUND = [
-    pytest.param(
-        release,
-        archive.name.removesuffix(".tar.xz"),
-        id=f"{release}-{archive.name.removesuffix('.tar.xz')}",
-    )
-    for release in releases()
-    for archive in sorted((FIXTURES / release).glob("*.tar.xz"))
-]
+from penstock.ops.aggregates import FUNCTIONS
+from penstock.ops.registry import OPERATORS
+
+ADDED_SINCE: dict[str, str] = {}
+"""Kinds of operators and of aggregates that the newest fixture has not, and why. It is empty when a release's
+fixture has been made: a new kind gets a case then."""
+
+CASES_SINCE: dict[str, str] = {}
+"""Cases that were added after the newest fixture, and why; empty, too, when it has been made."""
 
 
-@pytest.mark.parametrize(("release", "name"), FOUND)
+def _found() -> list[object]:
+    found = []
+    for release in releases():
+        for archive in sorted((FIXTURES / release).glob("*.tar.xz")):
+            name = archive.name.removesuffix(".tar.xz")
+            marks = [pytest.mark.slow] if CASES[name].is_slow else []
+            found.append(pytest.param(release, name, id=f"{release}-{name}", marks=marks))
+    return found
+
+
+@pytest.mark.parametrize(("release", "name"), _found())
 def test_what_a_release_wrote_is_read(release: str, name: str, tmp_path: Path) -> None:
     """A case of a release's fixture continues as if the current code had run it from the first record on."""
     facts = unpack(FIXTURES / release / f"{name}.tar.xz", tmp_path)
     CASES[name].check(tmp_path, facts)
+
+
+def test_the_newest_fixture_has_all_operators() -> None:
+    """Each kind of operator and of aggregate function is in a case of the newest release's fixture."""
+    archives = [FIXTURES / releases()[-1] / f"{one.name}.tar.xz" for one in PIPELINES]
+    facts = [read_facts(archive) for archive in archives if archive.exists()]
+    kinds = {kind for one in facts for kind in (*one["operators"], *one["aggregates"])}
+    missing = {*OPERATORS, *FUNCTIONS} - kinds
+    assert missing == ADDED_SINCE.keys(), (
+        "add a case for it, or name it in ADDED_SINCE with the reason"
+    )
+
+
+def test_every_case_has_an_archive() -> None:
+    """The newest release's fixture has every case that isn't newer."""
+    newest = {
+        archive.name.removesuffix(".tar.xz") for archive in (FIXTURES / releases()[-1]).iterdir()
+    }
+    assert CASES.keys() - newest == CASES_SINCE.keys()
