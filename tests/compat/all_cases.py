@@ -6,6 +6,7 @@ import random
 from typing import Final
 
 from tests.compat.cases import Case
+from tests.compat.logs import LOGS
 from tests.compat.pipelines import Pipeline
 from tests.compat.programs import feeds, queries, tables, windows
 
@@ -40,4 +41,6 @@ PIPELINES: Final = (
     Pipeline("planned", queries.large_shop, _all, ends="plan", is_slow=True),
 )
 
-CASES: Final[dict[str, Case]] = {one.name: one.case() for one in PIPELINES}
+CASES: Final[dict[str, Case]] = {
+    one.name: one for one in (*(one.case() for one in PIPELINES), *LOGS)
+}

@@ -8,8 +8,6 @@ It is run once, when the release is made, with that release's code; see `CONTRIB
 
 from __future__ import annotations
 
-import os
-import socket
 import sys
 import tempfile
 import time
@@ -21,9 +19,11 @@ from tests.compat.all_cases import CASES
 from tests.compat.cases import FACTS, FILES, FIXTURES, Case, pack
 
 import penstock
+from penstock.engine import driver
+from penstock.engine.upgrade import upgrade
 
-HOST: Final = "localhost"
-"""Instead of this machine's name, which the record of an owner has."""
+OWNER: Final = "process 1 on localhost"
+"""In records of owners, instead of this machine's name."""
 
 
 def main(arguments: list[str]) -> None:
@@ -37,8 +37,7 @@ def main(arguments: list[str]) -> None:
     unknown = set(names) - CASES.keys()
     if unknown:
         raise SystemExit(f"expected some of {sorted(CASES)}; found {sorted(unknown)}")
-    socket.gethostname = lambda: HOST
-    os.getpid = lambda: 1  # it is in the owner's record, too
+    driver.this_process = upgrade.this_process = lambda: OWNER
     for case in [CASES[name] for name in names or CASES]:
         started = time.process_time()
         size = make(case, FIXTURES / release / f"{case.name}.tar.xz")
