@@ -20,9 +20,10 @@ from tests.compat.cases import FILES, Case, Facts
 import penstock as ps
 from penstock.core.time import instant_us
 from penstock.engine.log import Writer
+from penstock.engine.record.version import Version
 from penstock.engine.runtime import find_upgrade
 from penstock.engine.savepoints import check_savepoint, create_savepoint, find_savepoint, go_back
-from penstock.engine.store import Json, Store
+from penstock.engine.store import Store
 from penstock.flow import Flow
 from penstock.serve.views import Snapshot
 from penstock.state.files import LocalStateFiles
@@ -83,7 +84,7 @@ class Pipeline:
         self._begin(whole)
         self._finish(whole)
         return {
-            "version": version["version"],
+            "version": version.number,
             "clock_us": run._clock_us,
             "operators": sorted(operators(version)),
             "aggregates": sorted(aggregates(version)),
@@ -201,7 +202,7 @@ def savepoint_rows(store: Store) -> dict[str, list[str]]:
     snapshot = Snapshot(store, savepoint.content)
     return {
         f"view {name}": sorted(map(repr, snapshot.table(name).to_pylist()))
-        for name in savepoint.content["views"]
+        for name in savepoint.content.views
     }
 
 
@@ -222,14 +223,14 @@ def counts(contents: dict[str, list[str]]) -> dict[str, int]:
     return {name: len(rows) for name, rows in contents.items()}
 
 
-def operators(version: Json) -> set[str]:
+def operators(version: Version) -> set[str]:
     """The kinds of a version's operators."""
-    return {one["spec"]["kind"] for one in version["operators"].values()}
+    return {one.spec["kind"] for one in version.operators.values()}
 
 
-def aggregates(version: Json) -> set[str]:
+def aggregates(version: Version) -> set[str]:
     """The kinds of a version's aggregate functions."""
-    return {kind for one in version["operators"].values() for kind in _functions(one["spec"])}
+    return {kind for one in version.operators.values() for kind in _functions(one.spec)}
 
 
 def _functions(spec: Any) -> Iterator[str]:
