@@ -7,6 +7,7 @@ from typing import Final
 
 from tests.compat.cases import Case
 from tests.compat.databases import DATABASES
+from tests.compat.directories import DIRECTORIES
 from tests.compat.logs import LOGS
 from tests.compat.pipelines import Pipeline
 from tests.compat.programs import feeds, queries, tables, windows
@@ -43,5 +44,5 @@ PIPELINES: Final = (
 )
 
 CASES: Final[dict[str, Case]] = {
-    one.name: one for one in (*(one.case() for one in PIPELINES), *LOGS, *DATABASES)
+    one.name: one for one in (*(one.case() for one in PIPELINES), *LOGS, *DATABASES, *DIRECTORIES)
 }

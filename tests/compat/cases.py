@@ -35,12 +35,14 @@ class Case:
         write: makes the files in an empty directory; returns facts about them.
         check: reads a copy of the files with the current code, continues, and asserts what comes of it.
         is_slow: whether the check takes more than two seconds of processor time.
+        is_spark: whether it needs a Java runtime.
     """
 
     name: str
     write: Callable[[Path], Facts]
     check: Callable[[Path, Facts], None]
     is_slow: bool = False
+    is_spark: bool = False
 
 
 def pack(folder: Path, archive: Path) -> None:

@@ -14,7 +14,7 @@ from tests.patience import wait_until
 
 from penstock.broker import BrokerProcess
 from penstock.client import Client, Producer, Reader
-from penstock.client.access import AccessAdmin
+from penstock.client.access import AccessAdmin, Rule, RuleFilter
 from penstock.client.groups import GroupAdmin
 from penstock.client.share import ShareClient, ShareMember
 from penstock.client.topic_admin import TopicAdmin
@@ -35,6 +35,9 @@ KEYS: Final = 7
 TXN_TIMEOUT_MS: Final = 900_000
 QUIET: Final = ("--retention-interval-ms", "86400000")
 """The fixture is older than what brokers keep of groups and producers by default."""
+RULES: Final = ("--authorize", "--super-user", "User:ANONYMOUS")
+RULE: Final = Rule(2, "plain", 3, "User:ann", "*", 3, 3)  # ann may read the topic
+EVERY_RULE: Final = RuleFilter(1, None, 1, None, None, 1, 1)
 ACCEPT, RELEASE, REJECT = 1, 2, 3
 
 Row = tuple[int, int, bytes | None, bytes | None, int]
@@ -45,7 +48,7 @@ def broker(folder: Path, *more: str) -> BrokerProcess:
     """A broker of a case's directory."""
     tier = folder / FILES / "tier"
     tier.mkdir(exist_ok=True)
-    arguments = ("--tier", f"file://{tier}", "--tier-interval-ms", "100", *QUIET, *more)
+    arguments = ("--tier", f"file://{tier}", "--tier-interval-ms", "100", *QUIET, *RULES, *more)
     return BrokerProcess(folder / FILES / "log", arguments=arguments)
 
 
@@ -196,6 +199,7 @@ def _administer(address: str, client: Client) -> None:
         admin.change_configs("grown", {"max.message.bytes": "123456"})
     with AccessAdmin(address) as access:
         access.put_user("ann", "secret")
+        access.add_rules([RULE])
         access.set_quotas((("user", "ann"),), {"producer_byte_rate": 1_000_000.0})
 
 
@@ -308,6 +312,7 @@ def _check_administered(address: str) -> None:
         assert client.partitions("grown") == [0, 1, 2]
     with AccessAdmin(address) as access:
         assert set(access.users()) == {"ann"}
+        assert access.rules(EVERY_RULE) == [RULE]
         assert access.quotas() == {(("user", "ann"),): {"producer_byte_rate": 1_000_000.0}}
 
 

@@ -24,7 +24,9 @@ def _found() -> list[object]:
     for release in releases():
         for archive in sorted((FIXTURES / release).glob("*.tar.xz")):
             name = archive.name.removesuffix(".tar.xz")
-            marks = [pytest.mark.slow] if CASES[name].is_slow else []
+            marks = [pytest.mark.slow] * CASES[name].is_slow + [pytest.mark.spark] * CASES[
+                name
+            ].is_spark
             found.append(pytest.param(release, name, id=f"{release}-{name}", marks=marks))
     return found
 
@@ -33,7 +35,7 @@ def _found() -> list[object]:
 def test_what_a_release_wrote_is_read(release: str, name: str, tmp_path: Path) -> None:
     """A case of a release's fixture continues as if the current code had run it from the first record on."""
     facts = unpack(FIXTURES / release / f"{name}.tar.xz", tmp_path)
-    CASES[name].check(tmp_path, facts)
+    CASES[name].check(tmp_path, facts | {"release": release})
 
 
 def test_the_newest_fixture_has_all_operators() -> None:

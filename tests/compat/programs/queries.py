@@ -161,3 +161,15 @@ def small_shop() -> ps.App:
 def large_shop() -> ps.App:
     """The program that it becomes."""
     return shop("more")
+
+
+def directory(folder: str) -> ps.App:
+    """A program that runs on Spark with its own log."""
+    app = ps.App("directory", directory=folder, cores=2)
+    at = ps.event_time("at", lateness="30 seconds")
+    events = app.stream("events", EVENTS, time=at)
+    app.table("orders", ORDERS_TABLE, key="id")
+    app.view("minutes", events.window(ps.tumbling("1 minute")).group_by("user").agg(n=ps.count()))
+    app.view("spent", sql='SELECT "user", sum(total) AS total FROM orders GROUP BY "user"')
+    app.view("lagged", sql=QUERIES["lagged"])
+    return app
