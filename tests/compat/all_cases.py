@@ -32,7 +32,7 @@ PIPELINES: Final = (
     Pipeline("producers", windows.producers, _streams),
     Pipeline("aggregates", tables.aggregates, _all, goes_back=True, is_slow=True),
     Pipeline("joins", tables.joins, _all, is_slow=True),
-    Pipeline("keyed", tables.keyed, _all, goes_back=True),
+    Pipeline("keyed", tables.keyed, _all, goes_back=True, is_slow=True),
     Pipeline("processes", tables.processes, _all, is_slow=True),
     Pipeline("queries", queries.first_queries, _all, is_slow=True),
     Pipeline("more-queries", queries.other_queries, _all, is_slow=True),
