@@ -48,6 +48,7 @@ from penstock.errors import FencedError, FlowError
 from penstock.flow import Flow
 from penstock.flow.checks import check_columns, check_duration, check_name, check_number, check_text
 from penstock.flow.graph import Graph, Source
+from penstock.serve.answers import Once
 from penstock.serve.shown.tables import View
 from penstock.serve.views import Snapshot
 from penstock.state import MemoryStateFiles
@@ -245,6 +246,7 @@ class Run:
         self, flow: Flow, *, cores: int, now: str | None, shaken: bool, seed: int | None
     ) -> None:
         self._graph = flow.graph()
+        self._report = Once()
         self._clock_us = instant_us(check_text(now or FAR_AHEAD, "now", repr(FAR_AHEAD)))
         self._cores = cores
         #: What decides all that is left to chance; None: nothing is.
@@ -481,7 +483,9 @@ class Run:
         if number == 0:
             return View(name, pa.table({}))
         snapshot = Snapshot(self.store, self.store.version(number))
-        return View(name, snapshot.table(name), snapshot.keys(name))
+        rows, failures = snapshot.counted(name)
+        self._report(name, failures)
+        return View(name, rows, snapshot.keys(name), failures)
 
     def _repr_html_(self) -> str:
         """In a notebook: each view's chart and first rows, after everything that was sent."""

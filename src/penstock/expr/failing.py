@@ -1,6 +1,7 @@
 """Which rows a SQL expression fails for, in a way that no optimizer can undo.
 
     guarded(sql, rows) -> values, NULL where it fails; whether it fails, of each row
+    why(sql, row)      -> what DuckDB says where it fails
 
 One pass finds them nearly always: `TRY` gives NULL for what fails within it, on a connection whose
 optimizer moves nothing out of it. Errors that `TRY` lets through (an unknown time zone) and what it can't
@@ -11,7 +12,7 @@ comes second.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,10 @@ import pyarrow.compute as pc
 
 from penstock.expr.duck import EvaluationError, query_tables, types_of
 
-__all__ = ["guarded"]
+__all__ = ["UNEXPLAINED", "guarded", "why"]
+
+UNEXPLAINED: Final = "fails for this row"
+"""Where an expression that failed works when it is asked why."""
 
 
 def guarded(sql: str, rows: pa.Table) -> tuple[pa.ChunkedArray, np.ndarray]:
@@ -55,6 +59,21 @@ def guarded(sql: str, rows: pa.Table) -> tuple[pa.ChunkedArray, np.ndarray]:
             failed[at : at + one] = True
             at += one
     return pa.chunked_array(chunks, type_), failed
+
+
+def why(sql: str, row: pa.Table) -> str:
+    """Why an expression fails.
+
+    Args:
+        sql: the expression, over the columns of `row`.
+        row: one row that it fails for.
+    """
+    for as_written in (False, True):
+        try:
+            query_tables({"rows": row}, f"SELECT {sql} AS x FROM rows", as_written=as_written)
+        except EvaluationError as error:
+            return str(error)
+    return UNEXPLAINED
 
 
 def _halved(query: str, rows: pa.Table) -> list[pa.ChunkedArray | int]:

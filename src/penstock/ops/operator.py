@@ -293,6 +293,12 @@ class Operator(Protocol):
         """A table's rows, of windows that start in [lo_us, hi_us) where it has some."""
         ...
 
+    def scan_noting(
+        self, state: Any, refused: list[Refused], lo_us: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """What `scan` gives; what can't be computed of it, and why, is added to `refused`, as in `Step`."""
+        ...
+
     def to_spec(self) -> dict[str, Any]:
         """What it computes, as JSON."""
         ...
@@ -328,6 +334,15 @@ class Clockless:
     def passes_late(self) -> bool:
         """See `Operator`: it judges rows itself, or gives them no time."""
         return False
+
+    def scan_noting(
+        self: Operator,
+        state: Any,
+        refused: list[Refused],  # noqa: ARG002
+        lo_us: int | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """See `Operator`: reading computes nothing that fails."""
+        return self.scan(state, lo_us)
 
 
 class Unwindowed(Clockless):

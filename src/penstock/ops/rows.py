@@ -24,7 +24,7 @@ from penstock.core.schema import Schema
 from penstock.core.time import DAY_US, INSTANT_MAX_US, INSTANT_MIN_US
 from penstock.errors import FlowError
 from penstock.expr import EvaluationError, Expression
-from penstock.expr.duck import query_tables
+from penstock.expr.failing import UNEXPLAINED, why
 from penstock.expr.typed import cast_given
 from penstock.expr.values import tried, values
 
@@ -224,13 +224,8 @@ def _reason(rows: pa.Table, at: int, failing: Expression, explanations: Explanat
     """Why a row is refused."""
     if explanations.left > 0:
         explanations.left -= 1
-        row, query = {"rows": rows.slice(at, 1)}, f"SELECT {failing.sql} AS x FROM rows"
-        for as_written in (False, True):
-            try:
-                query_tables(row, query, as_written=as_written)
-            except EvaluationError as error:
-                return f"{failing.text}: {error}"
-    return f"{failing.text}: fails for this row"
+        return f"{failing.text}: {why(failing.sql, rows.slice(at, 1))}"
+    return f"{failing.text}: {UNEXPLAINED}"
 
 
 def same_function(mine: Any, theirs: Any) -> bool:

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING
 from penstock.core.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from penstock.serve.answers import Answer, Failure
     from penstock.serve.live import Live
     from penstock.serve.parts import ViewPart
     from penstock.serve.places import open_store, state_of
     from penstock.serve.queries import Queries, QueryLimits
     from penstock.serve.questions import Question
-    from penstock.serve.views import Answer, Snapshot, Views
+    from penstock.serve.views import Snapshot, Views
 else:
     __getattr__ = lazy_names(
         __name__,
         {
+            "answers": ("Answer", "Failure"),
             "live": ("Live",),
             "parts": ("ViewPart",),
             "places": ("open_store", "state_of"),
@@ -27,7 +29,6 @@ else:
             ),
             "questions": ("Question",),
             "views": (
-                "Answer",
                 "Snapshot",
                 "Views",
             ),
@@ -36,6 +37,7 @@ else:
 
 __all__ = [
     "Answer",
+    "Failure",
     "Live",
     "Queries",
     "QueryLimits",

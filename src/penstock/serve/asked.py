@@ -48,6 +48,7 @@ def main(where: str, memory_bytes: int) -> None:
                 "types": found.types,
                 "version": found.version,
                 "since": found.since,
+                "failures": dict(found.failures),
             }
             del found
         except PenstockError as error:

@@ -15,8 +15,9 @@ import pyarrow as pa
 
 from penstock.errors import QueryError
 from penstock.expr.duck import confine, known
+from penstock.serve.answers import Answer, Counting
 from penstock.serve.parts import ViewPart
-from penstock.serve.views import Answer, Views
+from penstock.serve.views import Views
 
 __all__ = ["WEIGHT", "changes"]
 
@@ -36,7 +37,8 @@ def changes(views: Views, name: str, since: int | None, version: int | None = No
     Returns:
         The view's columns and `weight`, the last one; equal rows are one, with the sum of their weights.
         `version` is the one that the changes lead to. `since` is None, and the rows are all there are,
-        also where that version isn't kept any more, or the view had other columns.
+        also where that version isn't kept any more, or the view had other columns. `failures` has what
+        failed in the shards that were compared.
 
     Raises:
         QueryError: there is no such view, or the version isn't kept any more.
@@ -50,11 +52,12 @@ def _changes(views: Views, new: ViewPart, name: str, since: int | None) -> Answe
         with contextlib.suppress(QueryError):  # it isn't kept any more, or the view is new
             before = views.read(since, lambda snapshot: _before(views, snapshot.part(name), new))
     if before is None:
-        found = _difference(new.schema.empty_table(), _read(views, new, set(new.traces)))
-        return Answer(found, len(found), (), (), new.version)
+        since, before = None, (new.schema.empty_table(), set(new.traces))
     rows, shards = before
-    found = _difference(rows, _read(views, new, shards))
-    return Answer(found, len(found), (), (), new.version, since)
+    counting = Counting(name)
+    found = _difference(rows, _read(views, new, shards, counting))
+    failures = {name: counting.failures}
+    return Answer(found, len(found), (), (), new.version, since, failures)
 
 
 def _before(views: Views, old: ViewPart, new: ViewPart) -> tuple[pa.Table, set[int]] | None:
@@ -70,11 +73,13 @@ def _before(views: Views, old: ViewPart, new: ViewPart) -> tuple[pa.Table, set[i
     return _read(views, old, shards), shards
 
 
-def _read(views: Views, part: ViewPart, shards: set[int]) -> pa.Table:
+def _read(
+    views: Views, part: ViewPart, shards: set[int], counting: Counting | None = None
+) -> pa.Table:
     kept = ViewPart(
         part.version, part.spec, {n: t for n, t in part.traces.items() if n in shards}, part.steps
     )
-    rows = list(kept.read(views.store.files))
+    rows = list(kept.read(views.store.files, None, counting))
     return pa.concat_tables(rows) if rows else part.schema.empty_table()
 
 

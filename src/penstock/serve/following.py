@@ -16,9 +16,10 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.errors import QueryError
+from penstock.serve.answers import Answer
 from penstock.serve.changes import WEIGHT
 from penstock.serve.texts.names import IN_SCHEMA
-from penstock.serve.views import Answer, Views
+from penstock.serve.views import Views
 
 __all__ = ["PROGRESSED", "VERSION", "Subscription", "follow", "in_front", "subscription_of"]
 

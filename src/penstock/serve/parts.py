@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.core.schema import Schema
@@ -21,6 +22,8 @@ from penstock.expr.duck import evaluate
 from penstock.expr.failing import guarded
 from penstock.expr.typed import cast_rows
 from penstock.ops import operator_from_spec
+from penstock.ops.rows import Refused
+from penstock.serve.answers import Counting
 from penstock.state import StateFiles
 
 __all__ = ["ViewPart"]
@@ -51,12 +54,18 @@ class ViewPart:
         """The same, a part for each shard."""
         return [replace(self, traces={shard: one}) for shard, one in sorted(self.traces.items())]
 
-    def read(self, files: StateFiles, window_from_us: int | None = None) -> Iterator[pa.Table]:
+    def read(
+        self,
+        files: StateFiles,
+        window_from_us: int | None = None,
+        counting: Counting | None = None,
+    ) -> Iterator[pa.Table]:
         """The rows.
 
         Args:
             files: the state's.
             window_from_us: omits windows that begin earlier.
+            counting: takes what fails, and is NULL or left out.
 
         Raises:
             FileNotFoundError: the version isn't kept any more.
@@ -64,14 +73,24 @@ class ViewPart:
         operator = operator_from_spec(self.spec)
         for one in self.shards():
             for state in one.traces.values():
-                batches = list(operator.scan(operator.open(files, state), window_from_us))
+                refused: list[Refused] = []
+                opened = operator.open(files, state)
+                batches = list(operator.scan_noting(opened, refused, window_from_us))
+                if counting is not None:
+                    counting.take_groups(refused)
                 if batches:
-                    yield self._shown(pa.Table.from_batches(batches, operator.schema))
+                    yield self._shown(pa.Table.from_batches(batches, operator.schema), counting)
 
-    def _shown(self, rows: pa.Table) -> pa.Table:
-        for step in self.steps:
+    def _shown(self, rows: pa.Table, counting: Counting | None = None) -> pa.Table:
+        for number, step in enumerate(self.steps):
             columns = [("x", step["where"])] if "where" in step else step["select"]
-            found = _computed(columns, rows)
+            found, failed = _computed(columns, rows)
+            if counting is not None:
+                is_last = all("where" in later for later in self.steps[number + 1 :])
+                for i, where in enumerate(failed):
+                    name, sql = columns[i]
+                    column = None if "where" in step else name if is_last else ""
+                    counting.take((number, i), sql, column, rows, where)
             rows = rows.filter(found.column(0)) if "where" in step else _typed(found, step)
         return rows
 
@@ -94,11 +113,17 @@ def _typed(rows: pa.Table, step: Json) -> pa.Table:
     return rows
 
 
-def _computed(columns: Sequence[tuple[str, str]], rows: pa.Table) -> pa.Table:
-    """SQL expressions by name. What fails for a row is NULL there: its other columns can be read."""
+def _computed(
+    columns: Sequence[tuple[str, str]], rows: pa.Table
+) -> tuple[pa.Table, Sequence[np.ndarray]]:
+    """SQL expressions by name, and where each fails, if one does: bool[rows].
+
+    What fails for a row is NULL there: its other columns can be read.
+    """
     quoted = ((name.replace('"', '""'), sql) for name, sql in columns)
     asked = ", ".join(f'{sql} AS "{name}"' for name, sql in quoted)
     with contextlib.suppress(EvaluationError):
-        return evaluate(rows, f"SELECT {asked} FROM rows")
-    made = [guarded(sql, rows)[0] for _, sql in columns]
-    return pa.table(made, [name for name, _ in columns])
+        return evaluate(rows, f"SELECT {asked} FROM rows"), ()
+    made = [guarded(sql, rows) for _, sql in columns]
+    table = pa.table([values for values, _ in made], [name for name, _ in columns])
+    return table, [failed for _, failed in made]

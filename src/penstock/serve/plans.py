@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from penstock.serve.answers import Answer
 from penstock.serve.listings import running_facts
-from penstock.serve.views import Answer, Snapshot
+from penstock.serve.views import Snapshot
 from penstock.state.sizes import state_size
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ import pyarrow as pa
 
 from penstock import errors
 from penstock.errors import LimitError, PenstockError
+from penstock.serve.answers import Answer, Failure
 from penstock.serve.questions import Question
-from penstock.serve.views import Answer
 
 __all__ = ["Queries", "QueryLimits"]
 
@@ -201,6 +201,10 @@ class _Process:
             tuple(head["types"]),
             head["version"],
             head["since"],
+            {
+                view: tuple(Failure(**one) for one in failures)
+                for view, failures in head["failures"].items()
+            },
         )
 
     def kill(self) -> None:

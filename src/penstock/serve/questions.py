@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from penstock.serve.answers import Answer
 from penstock.serve.catalogs import catalog
 from penstock.serve.catalogs.types import type_of
 from penstock.serve.changes import changes
@@ -13,7 +14,7 @@ from penstock.serve.moments import parted
 from penstock.serve.plans import explained, running_figures
 from penstock.serve.texts.parameters import parameter_types
 from penstock.serve.texts.words import substituted
-from penstock.serve.views import Answer, Snapshot, Views
+from penstock.serve.views import Snapshot, Views
 from penstock.state import LocalStateFiles
 
 __all__ = ["ROWS_ALL", "Question", "answer"]

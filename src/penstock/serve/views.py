@@ -12,9 +12,9 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
 
@@ -27,6 +27,7 @@ from penstock.errors import CorruptError, LimitError, PenstockError, QueryError
 from penstock.expr.duck import add_functions, confine, known
 from penstock.expr.typed import fitting, with_json
 from penstock.ops import operator_from_spec
+from penstock.serve.answers import Answer, Counting, Failure, Report, logged
 from penstock.serve.arrivals import Arrivals, wait_for
 from penstock.serve.carets import one_select, pointed
 from penstock.serve.characters import add_function
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     import polars as pl
     from sqlglot import exp
 
-__all__ = ["Answer", "Snapshot", "Views"]
+__all__ = ["Snapshot", "Views"]
 
 T = TypeVar("T")
 HUGEINT: Final = pa.decimal128(38, 0)  # as Arrow has it
@@ -56,36 +57,19 @@ _PLAIN: Final = re.compile(r"\s*(SELECT|WITH|FROM)\b", re.IGNORECASE)
 _NO_TABLE: Final = re.compile(r"Catalog Error: Table with name (\S+) does not exist")
 
 
-class Answer(NamedTuple):
-    """The answer to a query, or its beginning.
-
-    Attributes:
-        table: its first rows.
-        rows_total: how many it has; None where there are more, and nobody counted them.
-        parameters: the types of the query's parameters, as DuckDB calls them, where they were asked for.
-        types: of its columns, as DuckDB calls them, where the question was PostgreSQL's.
-        version: that was read; 0 where nobody said.
-        since: of changes, the version that they follow; None where they are all rows.
-    """
-
-    table: pa.Table
-    rows_total: int | None
-    parameters: tuple[str, ...] = ()
-    types: tuple[str, ...] = ()
-    version: int = 0
-    since: int | None = None
-
-
 class Views:
     """The views of one pipeline.
 
     Args:
         where: an app's name, its directory (`NAME.penstock`), or the URI of its state.
+        report: takes what fails in a view each time when its rows are read, and is NULL there; by default
+            the log `penstock.views` has a warning, once for each view, expression and kind of reason.
     """
 
-    def __init__(self, where: str | Path) -> None:
+    def __init__(self, where: str | Path, report: Report | None = None) -> None:
         self.store = open_store(where)
         self.where = str(where)
+        self._report = report or logged(self.where)
 
     @property
     def version(self) -> int:
@@ -128,6 +112,10 @@ class Views:
         """A view's rows, see `Snapshot.table`."""
         return self._again(lambda s: s.table(name, window_from_us=window_from_us, limit=limit))
 
+    def failures(self, name: str) -> tuple[Failure, ...]:
+        """What fails in a view, and is NULL or left out: its rows are read."""
+        return self._again(lambda s: s.counted(name)[1])
+
     def pandas(self, name: str) -> pd.DataFrame:
         """A view's rows, see `Snapshot.pandas`."""
         return self._again(lambda s: s.pandas(name))
@@ -162,7 +150,7 @@ class Views:
         if version is None:
             return self._again(lambda s: s)
         try:
-            return Snapshot(self.store, self.store.version(version))
+            return self._snapshot(self.store.version(version))
         except FileNotFoundError:
             raise QueryError(
                 f"expected a version of {self.where!r} that is kept; found {version}. {self.kept()}"
@@ -176,7 +164,7 @@ class Views:
         """
         if as_of.savepoint is not None:
             try:
-                return Snapshot(self.store, self.store.pinned(as_of.savepoint)[0])
+                return self._snapshot(self.store.pinned(as_of.savepoint)[0])
             except FileNotFoundError:
                 text = unknown("savepoint", as_of.savepoint, self.store.pins(), NO_SAVEPOINTS)
                 raise QueryError(text) from None
@@ -187,7 +175,7 @@ class Views:
             with contextlib.suppress(FileNotFoundError, CorruptError):
                 content = self.store.version(number)
                 if content.wall_us <= as_of.at_us:
-                    return Snapshot(self.store, content)
+                    return self._snapshot(content)
         raise QueryError(
             f"expected a time since the oldest version of {self.where!r} that is kept; found "
             f"{instant_text(as_of.at_us)}. {self.kept()}"
@@ -201,8 +189,11 @@ class Views:
             with contextlib.suppress(FileNotFoundError, CorruptError):
                 content, _ = self.store.pinned(name)
                 if content.number == number:
-                    return Snapshot(self.store, content)
+                    return self._snapshot(content)
         return None
+
+    def _snapshot(self, content: Version) -> Snapshot:
+        return Snapshot(self.store, content, self._report)
 
     def kept(self) -> str:
         """A sentence on which versions can be read."""
@@ -262,14 +253,15 @@ class Views:
             ) from None
 
     def _again(self, work: Callable[[Snapshot], T]) -> T:
-        return newest(self.store, self.where, lambda content: work(Snapshot(self.store, content)))
+        return newest(self.store, self.where, lambda content: work(self._snapshot(content)))
 
 
 class Snapshot:
     """The views of one committed version."""
 
-    def __init__(self, store: Store, content: Version) -> None:
+    def __init__(self, store: Store, content: Version, report: Report | None = None) -> None:
         self._store, self.content = store, content
+        self._report = report or logged(content.name)
 
     @property
     def version(self) -> int:
@@ -302,15 +294,27 @@ class Snapshot:
         Raises:
             QueryError: there is no such view.
         """
-        part = self.part(name)
-        found = list(part.read(self._store.files, window_from_us))
+        rows, failures = self.counted(name, window_from_us=window_from_us, limit=limit)
+        self._report(name, failures)
+        return rows
+
+    def counted(
+        self, name: str, *, window_from_us: int | None = None, limit: int | None = None
+    ) -> tuple[pa.Table, tuple[Failure, ...]]:
+        """What `table` gives, and what failed when the rows were read, of these and of those left out.
+
+        Raises:
+            QueryError: there is no such view.
+        """
+        part, counting = self.part(name), Counting(name)
+        found = list(part.read(self._store.files, window_from_us, counting))
         rows = pa.concat_tables(found) if found else part.schema.empty_table()
         order = [c for c in ("window_start",) if c in rows.column_names]
         if order:
             rows = rows.sort_by([(c, "ascending") for c in order])
         if limit is not None and len(rows) > limit:
             rows = rows.slice(len(rows) - limit)
-        return rows
+        return rows, counting.failures
 
     def pandas(self, name: str) -> pd.DataFrame:
         """A view's rows as a pandas DataFrame; whole numbers with NULLs are doubles there.
@@ -401,8 +405,12 @@ class Snapshot:
         """
         if (found := listed(self, query)) is not None:
             return found
-        with self._asked(query, {}) as relation:
-            return _plain(relation.to_arrow_table(), relation)
+        failures: dict[str, Sequence[Failure]] = {}
+        with self._asked(query, {}, failures) as relation:
+            found = _plain(relation.to_arrow_table(), relation)
+        for name, some in failures.items():
+            self._report(name, some)
+        return found
 
     def answer(
         self,
@@ -436,10 +444,13 @@ class Snapshot:
             "enable_progress_bar": "false",
         }
         kept: list[pa.RecordBatch] = []
+        failures: dict[str, Sequence[Failure]] = {}
         rows = 0
         try:
             with_rows = rows_max > 0 or "pivot" in query.lower()  # its columns are in the rows
-            with self._asked(query, settings, prepare, explain, with_rows=with_rows) as relation:
+            with self._asked(
+                query, settings, failures, prepare, explain, with_rows=with_rows
+            ) as relation:
                 if rows_max == 0:
                     # Its columns alone would do, but limit() gives two of one name different names.
                     columns = relation.limit(0).to_arrow_table().rename_columns(relation.columns)
@@ -452,14 +463,10 @@ class Snapshot:
                         counted_until = time.monotonic() + COUNT_SECONDS_MAX
                     rows += len(batch)
                     if time.monotonic() > counted_until:
-                        return Answer(
-                            _plain(pa.Table.from_batches(kept), relation),
-                            None,
-                            (),
-                            _types(relation),
-                        )
-                found = pa.Table.from_batches(kept, reader.schema)
-                return Answer(_plain(found, relation), rows, (), _types(relation))
+                        found = _plain(pa.Table.from_batches(kept), relation)
+                        return Answer(found, None, (), _types(relation), failures=failures)
+                found = _plain(pa.Table.from_batches(kept, reader.schema), relation)
+                return Answer(found, rows, (), _types(relation), failures=failures)
         except MemoryError as error:
             raise LimitError(
                 f"expected a query that needs at most {memory_bytes_max >> 20} MiB of memory "
@@ -472,6 +479,7 @@ class Snapshot:
         self,
         query: str,
         settings: Mapping[str, str],
+        failures: dict[str, Sequence[Failure]],
         prepare: Callable[[duckdb.DuckDBPyConnection], None] | None = None,
         explain: str = "",
         *,
@@ -500,7 +508,9 @@ class Snapshot:
             else:  # it has read the query itself
                 names = [name for name in self.names() if name.lower() in query.lower()]
             for name in names:
-                rows = self.table(name) if with_rows else self.schema(name).empty_table()
+                rows = self.schema(name).empty_table()
+                if with_rows:
+                    rows, failures[name] = self.counted(name)
                 register(con, name, known(rows), in_schema=in_schema)
             try:
                 if prepare is not None:

@@ -4,7 +4,8 @@ A message brings the reader's copy of the view from one committed version to a l
 
     {"version": 17, "since": 16, "changes": [[-1, {"name": "Ada", "n": 1}], [1, {"name": "Ada", "n": 2}]]}
 
-The number is a weight: how many equal rows have come, or gone where it is negative. Where `since` is null
+The number is a weight: how many equal rows have come, or gone where it is negative. `warnings`, if there are
+any, say what failed in the rows that were compared, and is NULL. Where `since` is null
 the rows are all there are, and replace the copy. A reader that is slow gets the versions meanwhile in one
 message, and nothing waits for it: it reads committed state. After an interruption it continues from the
 last version that it has seen, `?from=` or `Last-Event-ID`; if that isn't kept any more, `since` is null. So
@@ -76,7 +77,8 @@ def changes_line(answer: Answer) -> bytes:
         [weight, dict(zip(names, row, strict=True))]
         for weight, *row in zip(weights, *columns, strict=True)
     ]
-    return dumps({"version": answer.version, "since": answer.since, "changes": rows})
+    more = {"warnings": answer.warnings} if answer.warnings else {}
+    return dumps({"version": answer.version, "since": answer.since, "changes": rows, **more})
 
 
 class Changes:

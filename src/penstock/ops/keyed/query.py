@@ -23,7 +23,7 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +41,10 @@ from penstock.ops.rows import REASONS_MAX, Refused
 from penstock.state.bag import Bag, negated, weights_of
 from penstock.state.layout import HASH, Layout, concat
 
-__all__ = ["GroupQuery"]
+__all__ = ["QUERY_FAILS", "GroupQuery"]
+
+QUERY_FAILS: Final = "the group's query fails: "
+"""How the reason of a group begins."""
 
 
 @dataclass(frozen=True)
@@ -160,10 +163,21 @@ class GroupQuery(Timeless):
         hi_us: int | None = None,  # noqa: ARG002
     ) -> Iterator[pa.RecordBatch]:
         """See `Operator`."""
+        return self.scan_noting(state, [])
+
+    def scan_noting(
+        self,
+        state: Kept,
+        refused: list[Refused],
+        lo_us: int | None = None,  # noqa: ARG002
+    ) -> Iterator[pa.RecordBatch]:
+        """See `Operator`: the groups for which the query fails, the first ones where they are many."""
         kept = zip(self._bags, state.traces.values(), strict=True)
         whole = [bag.sum(list(trace.scan())) for bag, trace in kept]
         if self.always or any(len(rows) for rows in whole):
-            yield from self._answer(whole, {}).to_batches()
+            failed: dict[int, Refused] = {}
+            yield from self._answer(whole, failed).to_batches()
+            refused += failed.values()
 
     # -- the work -----------------------------------------------------------------------------------
 
@@ -236,7 +250,7 @@ class GroupQuery(Timeless):
     ) -> None:
         """Finds the groups for which the query fails: the first ones, where they are many."""
         if len(groups) == 1:
-            reason = f"the group's query fails: {error}"
+            reason = f"{QUERY_FAILS}{error}"
             failed[int(groups[0])] = Refused(self._key_of(rows), reason)
             return
         for here, some in _halves(rows, groups):

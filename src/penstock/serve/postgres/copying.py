@@ -14,10 +14,10 @@ import pyarrow as pa
 import sqlglot
 from sqlglot.tokenizer_core import Token, TokenType
 
+from penstock.serve.answers import Answer
 from penstock.serve.catalogs.types import encode_column
 from penstock.serve.postgres.commands import Refused
 from penstock.serve.postgres.messages import data_rows, message
-from penstock.serve.views import Answer
 
 __all__ = ["Copying", "Writing", "copied", "copying_of"]
 

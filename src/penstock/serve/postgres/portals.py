@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from penstock.serve.answers import Answer
 from penstock.serve.catalogs.types import type_named
 from penstock.serve.postgres import messages
 from penstock.serve.postgres.commands import words_of
 from penstock.serve.postgres.messages import Column, message
-from penstock.serve.views import Answer
 
 __all__ = [
     "Portal",

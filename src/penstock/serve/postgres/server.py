@@ -22,13 +22,14 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from penstock.errors import ProtocolError, SetupError
+from penstock.serve.answers import Answer
 from penstock.serve.following import Subscription, follow
 from penstock.serve.postgres import messages
 from penstock.serve.postgres.messages import Reader, message
 from penstock.serve.postgres.session import Session
 from penstock.serve.queries import Queries, QueryLimits
 from penstock.serve.questions import Question
-from penstock.serve.views import Answer, Views
+from penstock.serve.views import Views
 from penstock.wire.scram import Credential, ScramError, ServerExchange
 
 __all__ = ["PASSWORD_VARIABLE", "PostgresServer"]

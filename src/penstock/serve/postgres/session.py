@@ -21,6 +21,7 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.errors import PenstockError, ProtocolError
+from penstock.serve.answers import Answer
 from penstock.serve.catalogs.types import duck_of_oid, encode_column, literal, oid_of_duck
 from penstock.serve.following import Subscription, subscription_of
 from penstock.serve.plans import COLUMN
@@ -59,7 +60,6 @@ from penstock.serve.postgres.settings import (
 from penstock.serve.postgres.subscribing import columns_question, subscribed
 from penstock.serve.questions import ROWS_ALL, Question
 from penstock.serve.texts.words import substituted
-from penstock.serve.views import Answer
 
 __all__ = ["Session"]
 

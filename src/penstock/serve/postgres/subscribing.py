@@ -12,12 +12,12 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from penstock.errors import PenstockError
+from penstock.serve.answers import Answer
 from penstock.serve.following import Subscription, in_front
 from penstock.serve.postgres.commands import Refused
 from penstock.serve.postgres.copying import Copying, Writing
 from penstock.serve.postgres.portals import Portal
 from penstock.serve.questions import Question
-from penstock.serve.views import Answer
 
 __all__ = ["columns_question", "subscribed"]
 

@@ -8,7 +8,7 @@ import datetime as dt
 import html
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -16,6 +16,9 @@ from penstock.core.rows import python_values, sorted_rows
 from penstock.core.schema import Schema
 from penstock.errors import SchemaError
 from penstock.serve.shown.charts import chart_html
+
+if TYPE_CHECKING:
+    from penstock.serve.answers import Failure
 
 __all__ = ["View", "columns_text", "table_html"]
 
@@ -27,8 +30,16 @@ _CELL: Final = "padding:.2em .8em;white-space:nowrap;border-bottom:1px solid rgb
 class View:
     """A view's content, for tests."""
 
-    def __init__(self, name: str, table: pa.Table, keys: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        table: pa.Table,
+        keys: Sequence[str] | None = None,
+        failures: Sequence[Failure] = (),
+    ) -> None:
         self.name, self.table, self.keys = name, table, keys
+        self.failures = failures
+        """What failed when the rows were read, and is NULL or left out."""
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows as dictionaries, in the order of their columns' values."""
