@@ -139,6 +139,32 @@ def test_views_are_queried_by_name_and_directory(penstock: Any, shop: Path) -> N
     assert "window_start, window_end, item, n" in listed.out
 
 
+def test_values_that_fail_are_a_warning_on_standard_error(penstock: Any, tmp_path: Path) -> None:
+    """Commands that read views warn once of what is NULL because it failed; their output is as ever."""
+    app = ps.App("shop")
+    app.table("t", "id BIGINT, s STRING", key="id")
+    app.view("v", sql="SELECT id, s::INT AS n FROM t")
+    run = ps.testing.run(app, shaken=False)
+    run.store = Store(LocalStateFiles(tmp_path / "shop.penstock" / "state"))
+    run.restart()
+    for i, text in enumerate(("5", "abc", "abd")):
+        run.send("t", id=i, s=text)
+    run.settle()
+    warning = 'warning: 2 values of n in the view v are NULL, because `CAST("s" AS INT)` failed. The first '
+    count = "SELECT count(n) AS n FROM v"
+    for command in (("query", "shop", count), ("sql", "shop", "-c", count, "-c", count)):
+        found = penstock(*command)
+        assert found.err.startswith(f"{warning}error: Conversion Error: ")
+        assert found.err.count("\n") == 1
+        assert "warning" not in found.out
+    found = penstock("subscribe", "shop", "v", "--until", "1")
+    assert found.err.startswith(warning)
+    assert json.loads(found.out.splitlines()[0])["warnings"] == [
+        found.err.strip().removeprefix("warning: ")
+    ]
+    assert not penstock("query", "shop").err
+
+
 def test_bad_queries_fail_with_a_message(penstock: Any, shop: Path) -> None:
     """No such app, no such view, more than a SELECT."""
     for arguments in (("nope", "SELECT 1"), ("shop", "SELECT * FROM x"), ("shop", "DROP TABLE x")):

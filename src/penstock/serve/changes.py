@@ -56,8 +56,8 @@ def _changes(views: Views, new: ViewPart, name: str, since: int | None) -> Answe
     rows, shards = before
     counting = Counting(name)
     found = _difference(rows, _read(views, new, shards, counting))
-    failures = {name: counting.failures}
-    return Answer(found, len(found), (), (), new.version, since, failures)
+    views.report(name, counting.failures)
+    return Answer(found, len(found), (), (), new.version, since, {name: counting.failures})
 
 
 def _before(views: Views, old: ViewPart, new: ViewPart) -> tuple[pa.Table, set[int]] | None:

@@ -69,7 +69,7 @@ class Views:
     def __init__(self, where: str | Path, report: Report | None = None) -> None:
         self.store = open_store(where)
         self.where = str(where)
-        self._report = report or logged(self.where)
+        self.report = report or logged(self.where)
 
     @property
     def version(self) -> int:
@@ -193,7 +193,7 @@ class Views:
         return None
 
     def _snapshot(self, content: Version) -> Snapshot:
-        return Snapshot(self.store, content, self._report)
+        return Snapshot(self.store, content, self.report)
 
     def kept(self) -> str:
         """A sentence on which versions can be read."""
@@ -405,12 +405,8 @@ class Snapshot:
         """
         if (found := listed(self, query)) is not None:
             return found
-        failures: dict[str, Sequence[Failure]] = {}
-        with self._asked(query, {}, failures) as relation:
-            found = _plain(relation.to_arrow_table(), relation)
-        for name, some in failures.items():
-            self._report(name, some)
-        return found
+        with self._asked(query, {}, {}) as relation:
+            return _plain(relation.to_arrow_table(), relation)
 
     def answer(
         self,
@@ -511,6 +507,7 @@ class Snapshot:
                 rows = self.schema(name).empty_table()
                 if with_rows:
                     rows, failures[name] = self.counted(name)
+                    self._report(name, failures[name])
                 register(con, name, known(rows), in_schema=in_schema)
             try:
                 if prepare is not None:

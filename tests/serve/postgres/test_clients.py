@@ -17,6 +17,7 @@ import pytest
 import trustme
 from tests.patience import PATIENCE_S
 from tests.serve.committing import clicks, commit
+from tests.serve.test_failures import texts
 from tests.serve.test_queries import ENDLESS
 
 from penstock.errors import SetupError
@@ -84,6 +85,24 @@ def test_psql_lists_describes_and_reads(server: PostgresServer) -> None:
     assert '"per_user_pkey" PRIMARY KEY, btree (window_start, "user")' in whole
     assert "public|per_user_pkey|index|penstock|per_user" in whole
     assert "ERROR" not in said + whole
+
+
+def test_values_that_fail_are_notices_of_the_query(tmp_path: Path) -> None:
+    """A query's process hands on what failed in the views that it read, and drivers show it."""
+    directory = commit(texts(bad=3), tmp_path / "shop.penstock")
+    queries = Queries(directory, QueryLimits(seconds=PATIENCE_S, memory_bytes=512 << 20))
+    server = PostgresServer(directory, queries=queries)
+    try:
+        with psycopg.connect(server.url) as con:
+            heard = []
+            con.add_notice_handler(lambda one: heard.append((one.severity, one.message_primary)))
+            assert con.execute("SELECT count(n) FROM v").fetchone() == (2,)
+    finally:
+        server.close()
+        queries.close()
+    [(severity, said)] = heard
+    assert severity == "WARNING"
+    assert said.startswith("3 values of n in the view v are NULL, because ")
 
 
 def test_psycopg_reads_every_type_in_text_and_in_binary(server: PostgresServer) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import LimitError, PenstockError, QueryError
 from penstock.expr.duck import connection
-from penstock.serve import Answer, Question
+from penstock.serve import Answer, Failure, Question
 from penstock.serve.catalogs.catalog import is_about
 from penstock.serve.catalogs.types import encode_column, literal, type_named, type_of
 from penstock.serve.following import Subscription
@@ -168,6 +168,57 @@ def changed(version: int, since: int | None, rows: list[tuple[int, int]]) -> Ans
     """What a version changes: n and weight."""
     table = pa.table({"n": [n for n, _ in rows], "weight": [w for _, w in rows]})
     return Answer(table, len(rows), (), (), version, since)
+
+
+FAILED = Failure("v", "values", 2, "Conversion Error", "s::INT", "n")
+WARNING = b"N", b"SWARNING\0VWARNING\0C01000\0M" + FAILED.text.encode() + b"\0\0"
+
+
+def failing() -> Session:
+    """A session over a view in which values fail."""
+
+    def ask(question: Question) -> Answer:
+        rows = pa.table({"n": [1, 2]})
+        if question.kind == "columns":
+            return Answer(rows.slice(0, 0), None, (), ("INTEGER",), 3)
+        return Answer(rows, 2, (), ("INTEGER",), 3, None, {"v": (FAILED,)})
+
+    def follow(what: Subscription) -> Iterator[Answer]:
+        for version in (3, 4):
+            rows = pa.table({"n": [1], "weight": [version]})
+            yield Answer(
+                rows, 1, (), (), version, version - 1 if version > 3 else None, {"v": (FAILED,)}
+            )
+
+    never = partial(bool, 0)
+    return Session(ask, lambda: 3, lambda *_: 3, never, TOLD, follow=follow)
+
+
+def test_values_that_fail_are_a_warning_before_the_rows() -> None:
+    """Each statement that reads a view warns of what failed in it, in all ways to ask."""
+    session = failing()
+    answers = query(session, "SELECT n FROM v")
+    assert (kinds(answers), answers[0]) == (b"NTDDCZ", WARNING)
+    assert kinds(query(session, "COPY v TO STDOUT"))[:2] == b"NH"
+    assert kinds(query(session, "DECLARE c CURSOR FOR SELECT n FROM v")) == b"NCZ"
+    assert kinds(query(session, "FETCH ALL FROM c")) == b"TDDCZ"
+    sent(session, b"P", b"\0SELECT n FROM v\0\0\0")
+    sent(session, b"B", b"\0\0\0\0\0\0\0\0")
+    assert kinds(sent(session, b"E", b"\0\0\0\0\0")) == b"NDDC"
+
+
+def test_a_subscription_warns_once() -> None:
+    """A view's changes warn of a failure when it is first seen, and not with each version."""
+    assert kinds(query(failing(), "COPY (SUBSCRIBE v UNTIL VERSION 4) TO STDOUT")) == b"HNddcCZ"
+
+
+def test_a_client_that_wants_no_warnings_gets_none() -> None:
+    """`client_min_messages` is heard."""
+    session = failing()
+    query(session, "SET client_min_messages = error")
+    assert kinds(query(session, "SELECT n FROM v")) == b"TDDCZ"
+    query(session, "SET client_min_messages = notice")
+    assert kinds(query(session, "SELECT n FROM v")) == b"NTDDCZ"
 
 
 def test_a_view_is_followed_by_a_copy() -> None:

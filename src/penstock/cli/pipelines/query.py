@@ -8,7 +8,7 @@ import click
 
 from penstock.cli.support.address import find_broker
 from penstock.cli.support.options import TOKENS, of_topics
-from penstock.cli.support.tables import FORMATS, note, write_rows, write_table
+from penstock.cli.support.tables import FORMATS, note, warn, write_rows, write_table
 
 
 @click.command(
@@ -58,8 +58,9 @@ def query(
 
     forget_pandas()
     from penstock.serve import Views
+    from penstock.serve.answers import Once
 
-    views = Views(app)
+    views = Views(app, Once(warn))
     if after is not None:
         token, left = of_topics(
             after, wait, lambda: find_broker(app), lambda: views.status()["offsets"]

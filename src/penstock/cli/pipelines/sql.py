@@ -108,16 +108,18 @@ def _tables(target: str | None, broker: str | None) -> Tables:
 
 
 def _views(target: str) -> Views:
+    from penstock.cli.support.tables import warn
     from penstock.serve import Views
+    from penstock.serve.answers import Once
 
-    path = Path(target)
+    path, report = Path(target), Once(warn)
     if path.suffix in (".sql", ".py") and path.is_file():
         from penstock.cli.pipelines.run import find_app
         from penstock.cli.support.programs import load
 
         app = find_app(load(path), path)
-        return Views(app.settings.state or app.directory)
-    return Views(target)
+        return Views(app.settings.state or app.directory, report)
+    return Views(target, report)
 
 
 @contextlib.contextmanager

@@ -35,7 +35,9 @@ def subscribe(
     from penstock.core.lazy import forget_pandas
 
     forget_pandas()
+    from penstock.cli.support.tables import warn
     from penstock.serve import Views
+    from penstock.serve.answers import Once
     from penstock.serve.changes import changes
     from penstock.serve.following import Subscription, follow
     from penstock.web import changes_line
@@ -44,7 +46,7 @@ def subscribe(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     deadline = math.inf if seconds is None else time.monotonic() + seconds
-    views = Views(app)
+    views = Views(app, Once(warn))
     what = Subscription(view, since or None, until)
 
     def is_over() -> bool:

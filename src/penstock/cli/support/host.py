@@ -22,7 +22,7 @@ from penstock.cli.support.errors import FAILED
 from penstock.cli.support.journal import Journal
 from penstock.cli.support.options import of_topics
 from penstock.cli.support.reload import Reload
-from penstock.cli.support.tables import note, text_table
+from penstock.cli.support.tables import note, text_table, warn
 from penstock.cli.support.terminal import Terminal
 from penstock.cli.tracing import Traces, tracing
 from penstock.demo.feed import Feed
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from penstock.engine.driver import Progress
     from penstock.engine.record.version import Version
     from penstock.engine.upgrade import Backfilled
-    from penstock.serve import Answer, Queries, Question, Views
+    from penstock.serve import Answer, Failure, Queries, Question, Views
     from penstock.serve.arrivals import Arrivals
 
 LOG: Final = logging.getLogger("penstock.run")
@@ -97,6 +97,7 @@ class LateViews:
         self._lock = threading.Lock()
         self._views: Views | None = None
         self._queries: Queries | None = None
+        self._failures: dict[str, Sequence[Failure]] = {}
 
     def _open(self) -> Views | None:
         with self._lock:
@@ -104,8 +105,19 @@ class LateViews:
                 from penstock.serve import Views
 
                 with contextlib.suppress(PenstockError, OSError):
-                    self._views = Views(self._where)
+                    self._views = Views(self._where, self._report)
             return self._views
+
+    def _report(self, view: str, failures: Sequence[Failure]) -> None:
+        self._failures[view] = failures
+
+    def failures(self) -> dict[str, Sequence[Failure]]:
+        """What failed in each view when it was last read here; of views that weren't, nothing is known."""
+        return dict(self._failures)
+
+    def failed(self, name: str) -> Sequence[Failure]:
+        """What failed in a view when it was last read here."""
+        return self._failures.get(name, ())
 
     @property
     def version(self) -> int:
@@ -160,7 +172,10 @@ class LateViews:
                 from penstock.serve import Queries
 
                 self._queries = Queries(self._where)
-        return self._queries.ask(query, gone)
+        found = self._queries.ask(query, gone)
+        if found.since is None:  # of changes, only some rows are read
+            self._failures.update(found.failures)
+        return found
 
     def close(self) -> None:
         """Ends the queries that still run."""
@@ -453,4 +468,6 @@ def print_views(views: LateViews) -> None:
         sys.stdout.write(text_table(shown.column_names, rows, numbers))
         if table.num_rows > shown.num_rows:
             click.echo(f"… and {table.num_rows - shown.num_rows:,} more")
+        for one in views.failed(name):
+            warn(one.text)
         click.echo()

@@ -121,3 +121,8 @@ def _cell(value: Any) -> str:
 def note(text: str) -> None:
     """Prints a message for the person at the terminal, on standard error."""
     click.echo(text, err=True)
+
+
+def warn(text: str) -> None:
+    """Prints a warning, likewise."""
+    note(f"warning: {text}")

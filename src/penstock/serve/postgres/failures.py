@@ -1,4 +1,4 @@
-"""What a client receives when something went wrong: PostgreSQL's codes of our errors."""
+"""What a client receives when something went wrong: PostgreSQL's codes of our errors, and warnings."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import re
 from typing import Final
 
 from penstock.errors import LimitError, PenstockError
+from penstock.serve.answers import Answer
 from penstock.serve.postgres import messages
 from penstock.serve.postgres.commands import Refused
 
-__all__ = ["failure", "too_much"]
+__all__ = ["failure", "too_much", "warnings_of"]
+
+SILENT: Final = ("error", "fatal", "panic")
+"""Of `client_min_messages`: the client wants no warnings."""
 
 _CODES: Final = (
     (
@@ -51,6 +55,16 @@ def failure(error: Exception, *, cancelled: bool, is_late: bool = False) -> byte
         reason = "expected an answer within statement_timeout; found that it takes longer"
         return messages.error("57014", reason, routine="ProcessInterrupts")
     return messages.error(_code(error), str(error) or type(error).__name__)
+
+
+def warnings_of(answer: Answer, least: str) -> bytes:
+    """What failed in the views that an answer was read from, a message each.
+
+    Args:
+        answer: of views.
+        least: the client's `client_min_messages`; empty: PostgreSQL's own.
+    """
+    return b"" if least.lower() in SILENT else b"".join(map(messages.warning, answer.warnings))
 
 
 def too_much() -> Refused:

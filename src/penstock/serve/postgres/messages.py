@@ -25,6 +25,7 @@ __all__ = [
     "error",
     "message",
     "row_description",
+    "warning",
 ]
 
 VERSION: Final = 3 << 16
@@ -100,9 +101,18 @@ def text(value: str) -> bytes:
 
 def error(code: str, reason: str, severity: str = "ERROR", routine: str = "") -> bytes:
     """An error with its SQLSTATE; `routine` is what PostgreSQL calls the place, where drivers ask."""
-    fields = {"S": severity, "V": severity, "C": code, "M": reason, "R": routine}
-    body = b"".join(name.encode() + text(value) for name, value in fields.items() if value)
-    return message(b"E", body + b"\0")
+    return message(
+        b"E", _fields({"S": severity, "V": severity, "C": code, "M": reason, "R": routine})
+    )
+
+
+def warning(reason: str) -> bytes:
+    """A notice that isn't an error; it may come between any two messages."""
+    return message(b"N", _fields({"S": "WARNING", "V": "WARNING", "C": "01000", "M": reason}))
+
+
+def _fields(values: Mapping[str, str]) -> bytes:
+    return b"".join(name.encode() + text(value) for name, value in values.items() if value) + b"\0"
 
 
 def parameters(values: Mapping[str, str]) -> bytes:

@@ -37,7 +37,7 @@ from penstock.serve.postgres.commands import (
     words_of,
 )
 from penstock.serve.postgres.copying import copied, copying_of
-from penstock.serve.postgres.failures import failure, too_much
+from penstock.serve.postgres.failures import failure, too_much, warnings_of
 from penstock.serve.postgres.messages import Column, Reader, message
 from penstock.serve.postgres.portals import (
     Portal,
@@ -111,6 +111,7 @@ class Session:
         self._statements: dict[str, Statement] = {}
         self._portals: dict[str, Portal] = {}
         self._skipping = False
+        self._warnings = b""  # that the client gets before the next message
         self._deadline_s: float | None = None
 
     def is_late(self) -> bool:
@@ -141,7 +142,9 @@ class Session:
         if self._skipping:
             return
         try:
-            yield from self._handled(kind, Reader(body))
+            for one in self._handled(kind, Reader(body)):
+                yield self._warnings + one
+                self._warnings = b""
         except ProtocolError:
             raise
         except Exception as error:
@@ -363,6 +366,7 @@ class Session:
         if not self._hold(self._held() + found.table.nbytes):
             raise too_much()
         self._settings["penstock.version"] = str(found.version)
+        self._warnings += warnings_of(found, self._settings.get("client_min_messages", ""))
         return found
 
     def _seconds(self, name: str, text: str | None = None) -> float:

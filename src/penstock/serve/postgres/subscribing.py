@@ -12,8 +12,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from penstock.errors import PenstockError
-from penstock.serve.answers import Answer
+from penstock.serve.answers import Answer, Once
 from penstock.serve.following import Subscription, in_front
+from penstock.serve.postgres import messages
 from penstock.serve.postgres.commands import Refused
 from penstock.serve.postgres.copying import Copying, Writing
 from penstock.serve.postgres.portals import Portal
@@ -49,6 +50,8 @@ def subscribed(
     writing = Writing(how, types)
     yield writing.begin(in_front(Answer(nothing, 0), progress=what.progress))
     known = what.since
+    said: list[str] = []
+    once = Once(said.append)
     for found in changes:
         if known is not None and found.since != known:
             raise Refused(
@@ -57,6 +60,10 @@ def subscribed(
                 "isn't. Subscribe again without FROM VERSION",
             )
         known = found.version
+        for view, failures in found.failures.items():
+            once(view, failures)
+        yield from map(messages.warning, said)
+        said.clear()
         rows = in_front(found, progress=what.progress)
         portal.sent += len(rows)
         yield from writing.rows(rows)
