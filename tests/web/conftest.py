@@ -16,7 +16,7 @@ from tests.web.pipelines import Pipeline
 
 from penstock.engine.store import Store
 from penstock.errors import QueryError
-from penstock.serve import Answer
+from penstock.serve import Answer, Failure
 from penstock.serve.arrivals import Arrivals
 from penstock.state import MemoryStateFiles
 from penstock.web import create_app
@@ -42,6 +42,7 @@ class FakeViews:
     key_names: dict[str, list[str]] = field(default_factory=dict)
     version: int = 1
     reads: int = 0
+    failures: dict[str, tuple[Failure, ...]] = field(default_factory=dict)
 
     def names(self) -> list[str]:
         return list(self.tables)
@@ -62,6 +63,9 @@ class FakeViews:
             table = table.filter(pa.array(at >= window_from_us))
         return table
 
+    def failed(self, name: str) -> tuple[Failure, ...]:
+        return self.failures.get(name, ())
+
     def arrivals(self, call: Callable[[], None]) -> Arrivals:
         return Arrivals(Store(MemoryStateFiles()), call)
 
@@ -74,7 +78,7 @@ class FakeViews:
                 table = con.sql(query).to_arrow_table()
             except duckdb.Error as error:
                 raise QueryError(str(error)) from None
-        return Answer(table.slice(0, ROWS_MAX), table.num_rows)
+        return Answer(table.slice(0, ROWS_MAX), table.num_rows, failures=self.failures)
 
 
 @pytest.fixture

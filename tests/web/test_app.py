@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.patience import PATIENCE_S
 
+from penstock.serve import Failure
 from penstock.web import _api, create_app
 from penstock.web._api import ROWS_MAX
 
@@ -50,6 +51,24 @@ def test_requests_from_other_sites_are_refused(client: Any) -> None:
     answer = client.get("/api/views", headers=same)
     assert answer.status_code == 200
     assert "access-control-allow-origin" not in answer.headers
+
+
+FAILED = Failure("load", "values", 2, "Conversion Error: 'ä'", "s::INT", "load")
+
+
+def test_answers_warn_of_values_that_failed(views: Any, ask: Any) -> None:
+    """JSON has a list of warnings with whatever was read of a view; a file has them as headers."""
+    views.failures = {"load": (FAILED,), "total": ()}
+    client = ask(views)
+    listed = {one["name"]: one["warnings"] for one in client.get("/api/views").json()["views"]}
+    assert listed == {"load": [FAILED.text], "total": []}
+    query = "/api/query?sql=SELECT count(*) FROM load"
+    for path in ("/api/views/load", query):
+        assert client.get(path).json()["warnings"] == [FAILED.text]
+    for path in ("/api/views/load/export", f"{query}&format=csv"):
+        saved = client.get(path).headers.get_list("penstock-warning")
+        assert saved == [FAILED.text.replace("ä", "?")]
+    assert "penstock-warning" not in client.get("/api/views/total/export").headers
 
 
 def test_views_are_described_with_keys_and_measures(client: Any) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.serve.committing import commit
+from tests.serve.test_failures import texts
 from tests.web.pipelines import NOW, SINKS, WELL, Pipeline, Progress, S
 
+from penstock.cli.support.host import LateViews
+from penstock.web._metrics import metrics_text
 from penstock.web.board import ELSEWHERE, HISTORY_MAX, StatusBoard, split_ms
 
 
@@ -125,3 +131,23 @@ def test_parts_add_up_to_the_batch(seconds: dict[str, float], cores: int, more_s
     work = sum(s for part, s in seconds.items() if part not in {"plan", "commit"})
     batch_ms = 1_000 * (own + work / cores + more_s)
     assert sum(split_ms(batch_ms, seconds, cores).values()) == pytest.approx(batch_ms)
+
+
+def test_metrics_count_what_failed_in_each_view_when_it_was_last_read(tmp_path: Path) -> None:
+    """A view that is read and in which nothing fails any more has 0; one that isn't read has no sample."""
+    run = texts(bad=2)
+    directory = commit(run, tmp_path / "shop.penstock")
+    views = LateViews(directory)
+    board = StatusBoard("shop", lambda: NOW, lambda: None, views.committed, failures=views.failures)
+    assert board.status()["failures"] == {}
+    views.table("v")
+    metrics = metrics_text(board.status()).decode()
+    assert 'penstock_view_failed_values{app="shop",view="v"} 2.0' in metrics
+    assert 'penstock_view_failed_groups{app="shop",view="v"} 0.0' in metrics
+    for i in (2, 3):
+        run.send("t", id=i, s="1")
+    shutil.rmtree(directory)
+    commit(run, directory)
+    views.table("v")
+    metrics = metrics_text(board.status()).decode()
+    assert 'penstock_view_failed_values{app="shop",view="v"} 0.0' in metrics

@@ -19,7 +19,7 @@ from tests.web.browsing import WIDTHS, chromium, visit
 from tests.web.pipelines import NOW, SINKS, WELL, Pipeline, Progress, S
 
 from penstock.cli.support.host import LateViews
-from penstock.serve import Queries, QueryLimits
+from penstock.serve import Failure, Queries, QueryLimits
 from penstock.web import Server
 
 pytestmark = pytest.mark.slow
@@ -106,6 +106,21 @@ def test_tables_of_views_are_exact(browser: Any, served: Any, shared: Any) -> No
         page.wait_for_selector(".card table")
         cells = page.locator(".card td").all_inner_texts()
     assert cells == ["1970-01-01 00:00:00", "1970-01-01 00:01:00", "1234567.89", "0.10"]
+
+
+def test_a_view_and_an_answer_warn_of_values_that_failed(browser: Any, served: Any) -> None:
+    """A warning stands above the rows that it is about, and goes when nothing fails any more."""
+    failed = Failure("load", "values", 2, "Conversion Error", "s::INT", "load")
+    served.views.failures = {"load": (failed,)}
+    with visit(browser, served.url) as page:
+        page.wait_for_selector(".card .warning")
+        assert page.locator(".card .warning").all_inner_texts() == [failed.text]
+        ask(page, "SELECT count(*) AS n FROM load")
+        assert page.locator("#answer .warning").all_inner_texts() == [failed.text]
+        served.views.failures = {}
+        page.reload()
+        page.wait_for_selector(".card .chart svg")
+        assert page.locator(".warning").all_inner_texts() == []
 
 
 def test_times_are_utc_and_say_so(browser: Any, served: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
@@ -26,6 +26,7 @@ from penstock.web._metrics import METRICS_TYPE, metrics_text
 if TYPE_CHECKING:
     from penstock.serve import (
         Answer,
+        Failure,
         Question,
     )  # loads the engine, which a page over other views doesn't need
     from penstock.serve.arrivals import Arrivals
@@ -76,6 +77,10 @@ class ViewSource(Protocol):
         self, name: str, *, window_from_us: int | None = None, limit: int | None = None
     ) -> pa.Table:
         """A view's rows."""
+        ...
+
+    def failed(self, name: str) -> Sequence[Failure]:
+        """What failed in a view when it was last read."""
         ...
 
     def wait_for(self, token: str, timeout: float, gone: Callable[[], bool]) -> int:
@@ -175,7 +180,12 @@ class Api:
             "keys": keys,
             "measures": measures(table, keys),
             "columns": [{"name": f.name, "kind": kind(f.type)} for f in table.schema],
+            "warnings": self._warnings(name),
         }
+
+    def _warnings(self, name: str) -> list[str]:
+        """What is NULL or missing in a view, since it failed."""
+        return [] if self._views is None else [one.text for one in self._views.failed(name)]
 
     def _keys(self, name: str) -> list[str] | None:
         return None if self._views is None else self._views.keys(name)
@@ -208,7 +218,8 @@ class Api:
         rows = table.num_rows
         if "window_start" in table.column_names:
             table = table.sort_by([("window_start", "descending")])
-        return {"name": name, "rows_total": rows, **table_json(table.slice(0, limit))}
+        page = table_json(table.slice(0, limit))
+        return {"name": name, "rows_total": rows, "warnings": self._warnings(name), **page}
 
     async def series(self, request: Request) -> Response:
         """GET /api/views/{name}/series."""
@@ -257,7 +268,7 @@ class Api:
                 f"expected a view of at most {EXPORT_ROWS_MAX:,} rows (EXPORT_ROWS_MAX); found "
                 f"{table.num_rows:,}. Use penstock query --format csv"
             )
-        return await asyncio.to_thread(exported, table, name, form)
+        return await asyncio.to_thread(exported, table, name, form, self._warnings(name))
 
     async def query(self, request: Request) -> Response:
         """GET /api/query; a query whose asker has gone is ended."""
@@ -297,9 +308,9 @@ class Api:
                     f"expected an answer of at most {table.num_rows:,} rows to export; found more. "
                     "Add a LIMIT, or use penstock query --format csv, which has no limit"
                 )
-            return await asyncio.to_thread(exported, table, "query", form)
+            return await asyncio.to_thread(exported, table, "query", form, found.warnings)
         page = await asyncio.to_thread(table_json, table)
-        return json_response({"rows_total": rows_total, **page})
+        return json_response({"rows_total": rows_total, "warnings": found.warnings, **page})
 
     async def events(self, _request: Request) -> Response:
         """GET /api/events."""

@@ -7,6 +7,7 @@ nothing, an empty text is `""`. Parquet has the columns as they are.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from io import BytesIO
 from typing import Any, Final
 
@@ -25,13 +26,14 @@ EXPORT_ROWS_MAX: Final = 1_000_000
 """Rows of a view in one file: they are in memory twice; `penstock query` streams any number."""
 
 
-def exported(table: pa.Table, name: str, form: str) -> Response:
+def exported(table: pa.Table, name: str, form: str, warnings: Sequence[str] = ()) -> Response:
     """A table as a file to save.
 
     Args:
         table: its rows.
         name: of the file, without its ending.
         form: `csv` or `parquet`.
+        warnings: what is to be said about the rows; each is a header.
 
     Raises:
         UserError: it is another format.
@@ -45,7 +47,10 @@ def exported(table: pa.Table, name: str, form: str) -> Response:
         pc.write_csv(_texts(table), out)
     safe = re.sub(r"[^A-Za-z0-9._-]", "_", name) or "rows"
     headers = {"Content-Disposition": f'attachment; filename="{safe}.{form}"'}
-    return Response(out.getvalue(), headers=headers, media_type=FORMATS[form])
+    answer = Response(out.getvalue(), headers=headers, media_type=FORMATS[form])
+    for one in warnings:  # of a header, nothing but ASCII is sure to arrive
+        answer.headers.append("Penstock-Warning", one.encode("ascii", "replace").decode())
+    return answer
 
 
 def _texts(table: pa.Table) -> pa.Table:

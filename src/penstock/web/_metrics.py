@@ -36,6 +36,11 @@ _NODE_GAUGES: Final = (
     ("oldest_state_timestamp_seconds", "The oldest event time that it keeps.", "oldest_us", 1e6),
     ("frontier_timestamp_seconds", "It gives no row of an earlier time.", "frontier_us", 1e6),
 )
+_VIEW_GAUGES: Final = (
+    ("failed_values", "Values that are NULL, because they failed when it was last read.", "values"),
+    ("failed_rows", "Rows that are missing, because their condition failed then.", "rows"),
+    ("failed_groups", "Groups whose query failed then.", "groups"),
+)
 
 
 def metrics_text(status: dict[str, Any]) -> bytes:
@@ -55,6 +60,7 @@ def _collector(status: dict[str, Any]) -> Collector:
             yield from _pipeline(status)
             yield from _topics(status)
             yield from _nodes(status)
+            yield from _views(status)
             if status["sinks"]:
                 from penstock.sinks import sink_metrics  # loads clients
 
@@ -123,4 +129,14 @@ def _nodes(status: dict[str, Any]) -> Iterator[Any]:
         for names, one in nodes:
             if one[what] is not None:
                 gauge.add_metric(names, one[what] / unit)
+        yield gauge
+
+
+def _views(status: dict[str, Any]) -> Iterator[Any]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    for name, text, what in _VIEW_GAUGES:
+        gauge = GaugeMetricFamily(f"penstock_view_{name}", text, labels=["app", "view"])
+        for view, counts in status["failures"].items():
+            gauge.add_metric([status["app"], view], counts[what])
         yield gauge

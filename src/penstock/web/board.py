@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +20,7 @@ from penstock.web.health import LOG_SILENT_US, SILENT_US, Health, State, judge
 if TYPE_CHECKING:  # they load the engine
     from penstock.app import Facts, Found
     from penstock.engine.driver import Progress
+    from penstock.serve import Failure
 
 HISTORY_MAX: Final = 600  # points, a second apart: some minutes of sparkline
 POINT_EVERY_US: Final = 1_000_000
@@ -57,6 +58,7 @@ class StatusBoard:
         committed: gives the committed version.
         cores: tasks at a time.
         starting: what is so as long as nothing is said.
+        failures: what failed in each view when it was last read.
     """
 
     def __init__(
@@ -68,7 +70,9 @@ class StatusBoard:
         *,
         cores: int = 1,
         starting: bool = False,
+        failures: Callable[[], Mapping[str, Sequence[Failure]]] = dict,
     ) -> None:
+        self._failures = failures
         self._app, self._clock_us, self._found, self._committed = app, clock_us, found, committed
         self._cores, self._starting = cores, starting
         self._lock = threading.Lock()
@@ -146,6 +150,7 @@ class StatusBoard:
             "sources": sources,
             "nodes": nodes,
             "sinks": _sinks(facts, now_us, runs=runs),
+            "failures": {view: _failed(some) for view, some in self._failures().items()},
             "slowest": _slowest(nodes),
         }
 
@@ -232,6 +237,14 @@ def _at_rest(figures: Mapping[str, Any]) -> dict[str, Any]:
     return {
         what: 0.0 if what in moving and one is not None else one for what, one in figures.items()
     }
+
+
+def _failed(failures: Sequence[Failure]) -> dict[str, int]:
+    """How many values, rows and groups of a view failed."""
+    counts = {"values": 0, "rows": 0, "groups": 0}
+    for one in failures:
+        counts[one.kind] += one.count
+    return counts
 
 
 def _slowest(nodes: Mapping[str, Any]) -> str | None:

@@ -20,6 +20,7 @@ from tests.serve.committing import clicks, commit
 from tests.serve.test_failures import texts
 from tests.serve.test_queries import ENDLESS
 
+from penstock.cli.support.host import LateViews
 from penstock.errors import SetupError
 from penstock.serve import Queries, QueryLimits
 from penstock.serve.postgres.server import PostgresServer
@@ -91,7 +92,8 @@ def test_values_that_fail_are_notices_of_the_query(tmp_path: Path) -> None:
     """A query's process hands on what failed in the views that it read, and drivers show it."""
     directory = commit(texts(bad=3), tmp_path / "shop.penstock")
     queries = Queries(directory, QueryLimits(seconds=PATIENCE_S, memory_bytes=512 << 20))
-    server = PostgresServer(directory, queries=queries)
+    views = LateViews(directory)
+    server = PostgresServer(directory, queries=queries, answered=views.answered)
     try:
         with psycopg.connect(server.url) as con:
             heard = []
@@ -103,6 +105,7 @@ def test_values_that_fail_are_notices_of_the_query(tmp_path: Path) -> None:
     [(severity, said)] = heard
     assert severity == "WARNING"
     assert said.startswith("3 values of n in the view v are NULL, because ")
+    assert [one.count for one in views.failed("v")] == [3]
 
 
 def test_psycopg_reads_every_type_in_text_and_in_binary(server: PostgresServer) -> None:

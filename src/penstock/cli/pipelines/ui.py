@@ -123,7 +123,7 @@ def ui(
                 raise UserError("expected a pipeline's views for --postgres; found none. Name it")
             at = host_and_port(postgres)
             tls = None if tls_cert is None else (tls_cert, tls_key or tls_cert)
-            stack.enter_context(postgres_served(target, at, note, tls))
+            stack.enter_context(postgres_served(target, at, note, tls, views.answered))
         note(f"serving {target or address()} on {server.url}; Ctrl-C stops")
         stop.wait()
 
@@ -169,6 +169,7 @@ def _shown(
         lambda: time.time_ns() // 1_000,
         lambda: read_facts(directory) if has_pipeline and directory is not None else None,
         views.committed,
+        failures=views.failures,
     )
     return views, board
 

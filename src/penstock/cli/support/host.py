@@ -173,9 +173,13 @@ class LateViews:
 
                 self._queries = Queries(self._where)
         found = self._queries.ask(query, gone)
-        if found.since is None:  # of changes, only some rows are read
-            self._failures.update(found.failures)
+        self.answered(found)
         return found
+
+    def answered(self, answer: Answer) -> None:
+        """Takes what failed in the views that an answer was read from."""
+        if answer.since is None:  # of changes, only some rows are read
+            self._failures.update(answer.failures)
 
     def close(self) -> None:
         """Ends the queries that still run."""
@@ -205,6 +209,7 @@ class _Run:
             self.views.committed,
             cores=app.settings.cores,
             starting=True,
+            failures=self.views.failures,
         )
         self.feeds: Sequence[Feed] = ()
         self.traces: Traces | None = None
@@ -332,7 +337,7 @@ def host(app: ps.App, hosting: Hosting) -> None:
         _metrics(run),
         tracing(app.name, on=hosting.otel) as run.traces,
         _registry(run),
-        postgres_served(where, hosting.postgres, run.say, hosting.postgres_tls),
+        postgres_served(where, hosting.postgres, run.say, hosting.postgres_tls, run.views.answered),
     ):
         run.url = url
         terminal = run.display()
@@ -410,6 +415,7 @@ def postgres_served(
     address: tuple[str, int] | None,
     say: Callable[[str], None],
     tls: tuple[str | Path, str | Path] | None = None,
+    answered: Callable[[Answer], None] = lambda _: None,
 ) -> Iterator[None]:
     """Serves views to PostgreSQL's clients for a while, if there is an address to do it at.
 
@@ -418,13 +424,15 @@ def postgres_served(
         address: host and port.
         say: prints a message for the user.
         tls: files of a certificate and its key.
+        answered: takes each answer.
     """
     if address is None:
         yield
         return
     from penstock.serve.postgres.server import PASSWORD_VARIABLE, PostgresServer
 
-    server = PostgresServer(where, *address, password=os.environ.get(PASSWORD_VARIABLE), tls=tls)
+    password = os.environ.get(PASSWORD_VARIABLE)
+    server = PostgresServer(where, *address, password=password, tls=tls, answered=answered)
     say(f"views are at {server.url} for PostgreSQL's clients")
     try:
         yield

@@ -71,6 +71,7 @@ class PostgresServer:
         queries: what answers; by default processes of its own.
         tls: files of the certificate, with those that it follows from, and of its key (PEM); None: without
             TLS.
+        answered: takes each answer, in the thread of its connection.
 
     Raises:
         SetupError: the port is taken, other machines would reach it without a password, or a file of `tls`
@@ -86,13 +87,14 @@ class PostgresServer:
         password: str | None = None,
         queries: Queries | None = None,
         tls: tuple[str | Path, str | Path] | None = None,
+        answered: Callable[[Answer], None] = lambda _: None,
     ) -> None:
         if not password and not _is_loopback(host):
             raise SetupError(
                 f"expected a password for {host}, which other machines reach; found none. Set "
                 f"{PASSWORD_VARIABLE}, or serve 127.0.0.1"
             )
-        self._where = where
+        self._where, self._answered = where, answered
         self.tls = None if tls is None else _tls(*tls)
         limits = QueryLimits(seconds=QUERY_SECONDS_MAX, at_once=QUERIES_AT_ONCE)
         self._own = None if queries is not None else Queries(where, limits)
@@ -172,7 +174,9 @@ class PostgresServer:
     def ask(self, question: Question, gone: Callable[[], bool]) -> Answer:
         """Answers a question; see `Queries.ask`."""
         assert self._queries is not None
-        return self._queries.ask(question, gone)
+        found = self._queries.ask(question, gone)
+        self._answered(found)
+        return found
 
     def follow(self, what: Subscription, gone: Callable[[], bool]) -> Iterator[Answer]:
         """A view's changes, until the client has gone or the endpoint is closed."""

@@ -302,6 +302,9 @@ function firstQuery(view) {
   return `SELECT * FROM "${view.name.replaceAll('"', '""')}"${order} LIMIT 20`;
 }
 
+// What is NULL or missing in rows, because it failed.
+const warned = (warnings) => warnings.map((text) => html("p", { className: "warning", textContent: text }));
+
 class Card {
   constructor(view) {
     this.view = view;
@@ -321,10 +324,11 @@ class Card {
       this.update();
     };
     const name = html("a", { textContent: view.name, href: `#/?${new URLSearchParams({ view: view.name })}`, title: "this view alone" });
+    this.warnings = html("div", {});
     this.body = html("div", {});
     this.root = html("article", { className: "card" },
       html("div", { className: "bar" }, html("h3", {}, name), html("div", { className: "tools" }, this.measure, this.button, ...filesOf(`/api/views/${encodeURIComponent(view.name)}/export`, view.name))),
-      this.about, this.body);
+      this.about, this.warnings, this.body);
   }
 
   // Takes what the address says of this card.
@@ -339,6 +343,7 @@ class Card {
   async update() {
     if (this.root.hidden) return;
     const { view } = this;
+    this.warnings.replaceChildren(...warned(view.warnings));
     const turn = ++this.turn;
     const chartable = view.measures.length > 0 && view.columns.some((c) => c.name === "window_start");
     this.measure.hidden = this.mode === "table" || !chartable;
@@ -423,7 +428,7 @@ $("ask").addEventListener("submit", async (event) => {
     const rows = page.rows_total === null ? `more than ${count(shown)} rows, the first ${count(shown)} shown`
       : `${count(page.rows_total)} rows${page.rows_total > shown ? `, the first ${count(shown)} shown` : ""}`;
     const files = page.rows_total !== null && page.rows_total <= shown ? filesOf(`/api/query?${new URLSearchParams({ sql: $("sql").value })}`, "the answer, asked again") : [];
-    $("answer").replaceChildren(grid(page), html("p", { className: "hint bar" }, html("span", { textContent: rows }), html("span", { className: "tools" }, ...files)));
+    $("answer").replaceChildren(...warned(page.warnings), grid(page), html("p", { className: "hint bar" }, html("span", { textContent: rows }), html("span", { className: "tools" }, ...files)));
   } catch (error) {
     if (error.name === "AbortError") hint("cancelled");
     else $("answer").replaceChildren(html("p", { className: "error", textContent: error.message }));
