@@ -17,6 +17,8 @@ from tests.web.logs import NOW_MS, RECORDS, Log, filled_log, write_letters
 
 import penstock as ps
 from penstock.client import Client, Producer
+from penstock.client.letters.lateness import Mark
+from penstock.core.time import instant_us
 from penstock.errors import SetupError
 from penstock.web import Console, create_app
 
@@ -30,9 +32,13 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Log]:
         yield found
 
 
-def ask(log: Log, path: str, *, allow_changes: bool = False, **options: Any) -> httpx.Response:
+def ask(
+    log: Log, path: str, *, allow_changes: bool = False, marks: Any = None, **options: Any
+) -> httpx.Response:
     """The answer of a page over the log; with `json`, a change."""
-    console = Console(lambda: log.address, has_pipeline=False, allow_changes=allow_changes)
+    console = Console(
+        lambda: log.address, has_pipeline=False, allow_changes=allow_changes, marks=marks
+    )
     transport = httpx.ASGITransport(create_app(None, lambda **_: {}, console=console))
 
     async def answer() -> httpx.Response:
@@ -183,6 +189,35 @@ def states(log: Log, topic: str) -> dict[tuple[str, str], int]:
         for one in found
         if one["topic"] == topic
     }
+
+
+class Known:
+    """The watermark of topics whose records have their event time in `at`, and of others."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def marks(self, topic: str) -> list[Mark]:
+        return [] if "odd" in topic else [Mark(instant_us("2026-01-01T10:00:00Z"), "at")]
+
+    def unknown(self, topic: str) -> str | None:
+        return "no pipeline has read it" if "odd" in topic else None
+
+
+def test_letters_with_any_reason_may_be_behind_the_watermark(log: Log, letters: str) -> None:
+    """As `dlq replay` counts them: by the value that is replayed; where nobody knows, the page says so."""
+    path = f"/api/letters/{letters}"
+    early = {"values": {"0/0": '{"at": "2026-01-01T09:00Z"}', "0/1": '{"at": "2026-01-01T11:00Z"}'}}
+    ask(log, f"{path}/repair", allow_changes=True, json=early)
+    found = ask(log, path, marks=Known).json()
+    assert [(one["late_again"], one["behind"]) for one in found["letters"]] == [
+        (False, True), (False, False), (True, False),
+    ]  # fmt: skip
+    assert found["unknown"] == []
+    found = ask(log, f"/api/letters/{write_letters(log, f'odd-{letters}')}", marks=Known).json()
+    [said] = found["unknown"]
+    assert said.endswith("are before its watermark isn't known: no pipeline has read it.")
+    assert not any(one["behind"] for one in found["letters"])
 
 
 def test_letters_are_repaired_replayed_and_dropped(log: Log, letters: str) -> None:

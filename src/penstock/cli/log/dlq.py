@@ -364,9 +364,9 @@ def _say_late(broker: str | None, dead: DeadLetters, where: Where) -> None:
 
     A letter with any reason may lie behind the watermark by now.
     """
-    from penstock.cli.log.watermarks import Watermarks
     from penstock.client.letters.dead_letters import TOPIC_SUFFIX
     from penstock.client.letters.lateness import late_again
+    from penstock.web.console.watermarks import Watermarks
 
     known = Watermarks(find_broker(broker), broker or os.environ.get(VARIABLE))
     again, behind, others = [], [], set()

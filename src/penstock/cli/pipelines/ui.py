@@ -76,6 +76,7 @@ def ui(
     """
     from penstock.cli.support.host import host_and_port, postgres_served
     from penstock.web import Console, Server, check_password, is_loopback
+    from penstock.web.console.watermarks import Watermarks
 
     password = os.environ.get("PENSTOCK_UI_PASSWORD") or None
     check_password(host, password)
@@ -99,6 +100,7 @@ def ui(
             has_pipeline=has_pipeline,
             allow_changes=allow_changes,
             versions=partial(_versions, target) if has_pipeline and target else None,
+            marks=lambda address: Watermarks(address, target),
         )
         stop = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):

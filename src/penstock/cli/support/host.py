@@ -446,13 +446,19 @@ def _page(run: _Run) -> Iterator[str | None]:
         yield None
         return
     from penstock.web import Console, Server
+    from penstock.web.console.watermarks import Watermarks
 
     server = Server(
         run.views,
         run.board.status,
         graph=run.graph,
         port=run.hosting.port,
-        console=Console(run.log_address, versions=run.versions, schemas=run.schemas),
+        console=Console(
+            run.log_address,
+            versions=run.versions,
+            schemas=run.schemas,
+            marks=lambda address: Watermarks(address, str(run.app.directory)),
+        ),
     )
     try:
         yield server.url

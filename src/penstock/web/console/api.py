@@ -39,7 +39,7 @@ from penstock.errors import PenstockError, UserError
 from penstock.web._json import dumps
 from penstock.web.console.avro import AvroTexts
 from penstock.web.console.lag import GROUPS_MAX, LagHistory
-from penstock.web.console.log import LogView, letter_ids, where_of
+from penstock.web.console.log import LogView, Marks, letter_ids, where_of
 from penstock.web.console.records import PAGE_MAX, Wanted
 
 WORKERS: Final = 4  # threads that ask a broker: a page asks for two things at a time
@@ -58,6 +58,8 @@ class Console:
         allow_changes: whether letters may be repaired, replayed and dropped.
         versions: gives committed versions and savepoints; None where there is no pipeline.
         schemas: gives the Avro schemas of the program's topics, by topic and id; see `AvroTexts`.
+        marks: gives the watermarks of the pipelines that read from the broker with an address; None: nobody
+            knows them.
     """
 
     def __init__(
@@ -68,8 +70,9 @@ class Console:
         allow_changes: bool = False,
         versions: Callable[[], dict[str, Any]] | None = None,
         schemas: Callable[[], Mapping[str, Mapping[int | None, str]]] = dict,
+        marks: Callable[[str], Marks] | None = None,
     ) -> None:
-        self._log = LogView(address, AvroTexts(schemas))
+        self._log = LogView(address, AvroTexts(schemas), marks)
         self._lag = LagHistory(lambda: self._log.lags(GROUPS_MAX))
         self._has_pipeline, self._allow_changes = has_pipeline, allow_changes
         self._versions = versions

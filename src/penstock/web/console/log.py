@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from penstock.client import Client, Reader
 from penstock.client.groups import GroupAdmin, GroupInfo, GroupPosition
 from penstock.client.letters.dead_letters import TOPIC_SUFFIX, DeadLetters, Letter, Where
-from penstock.client.letters.lateness import late_again
+from penstock.client.letters.lateness import Mark, late_again
 from penstock.client.letters.ledger import State
 from penstock.client.share import ShareClient
 from penstock.client.topic_admin import TopicAdmin
@@ -26,16 +26,34 @@ LETTERS_MAX: Final = 100  # shown at a time
 SHARE: Final = "share"
 
 
+class Marks(Protocol):
+    """The watermarks of the pipelines that read from a broker."""
+
+    def marks(self, topic: str) -> Sequence[Mark]:
+        """Those of a topic."""
+        ...
+
+    def unknown(self, topic: str) -> str | None:
+        """Why it can't be said which records of a topic lie behind its watermark; None: it can."""
+        ...
+
+
 class LogView:
     """What lies in a log.
 
     Args:
         address: gives the broker's address; raises `PenstockError` while it doesn't run.
         avro: decodes values that are Avro.
+        marks: gives the watermarks of the broker with an address; None: nobody knows them.
     """
 
-    def __init__(self, address: Callable[[], str], avro: AvroTexts | None = None) -> None:
-        self.address, self._avro = address, avro or AvroTexts()
+    def __init__(
+        self,
+        address: Callable[[], str],
+        avro: AvroTexts | None = None,
+        marks: Callable[[str], Marks] | None = None,
+    ) -> None:
+        self.address, self._avro, self._marks = address, avro or AvroTexts(), marks
 
     @property
     def _settings(self) -> dict[str, Any]:
@@ -214,9 +232,16 @@ class LogView:
         """Some letters, by partition and offset."""
         with self._dead(topic) as dead:
             some = list(islice(dead.letters(where), skip, skip + LETTERS_MAX + 1))
+        page = some[:LETTERS_MAX]
+        marks = None if self._marks is None else self._marks(self.address())
         return {
-            "letters": [_letter(one) for one in some[:LETTERS_MAX]],
+            "letters": [_letter(one, marks) for one in page],
             "more": len(some) > LETTERS_MAX,
+            "unknown": [
+                f"How many letters of {topic} are before its watermark isn't known: {why}."
+                for topic in sorted({one.origin for one in page if _may_be_behind(one)})
+                if marks is not None and (why := marks.unknown(topic)) is not None
+            ],
         }
 
     def repair(self, topic: str, values: Mapping[tuple[int, int], str]) -> dict[str, Any]:
@@ -289,7 +314,13 @@ def where_of(
     )
 
 
-def _letter(one: Letter) -> dict[str, Any]:
+def _may_be_behind(one: Letter) -> bool:
+    """Whether a letter that isn't late by its reason may lie behind a watermark: a topic has its record."""
+    return bool(one.origin) and one.origin_offset >= 0 and not late_again(one.reason, one.value)
+
+
+def _letter(one: Letter, marks: Marks | None) -> dict[str, Any]:
+    known = marks.marks(one.origin) if marks is not None and _may_be_behind(one) else ()
     return {
         "id": f"{one.id[0]}/{one.id[1]}",
         "state": one.state.value,
@@ -302,6 +333,7 @@ def _letter(one: Letter) -> dict[str, Any]:
         "headers": [[name, shown(text)] for name, text in one.headers],
         "because": one.note,
         "late_again": late_again(one.reason, one.value),
+        "behind": any(mark.is_after(one.value, one.timestamp_ms) for mark in known),
     }
 
 

@@ -30,7 +30,7 @@ export async function reasons() {
 export async function letters(name, query, redraw) {
   const found = await ask(`letters/${encodeURIComponent(name)}?${query}`);
   const may = site.about.allow_changes && found.letters.some((one) => OPEN.includes(one.state));
-  const work = may ? workbench(name, query, found.letters, redraw) : null;
+  const work = may ? workbench(name, query, found.letters, found.unknown, redraw) : null;
   const skip = Number(query.get("skip") || 0);
   const next = new URLSearchParams(query);
   next.set("skip", skip + found.letters.length);
@@ -48,18 +48,20 @@ function card(one, work) {
   const canChange = work && OPEN.includes(one.state);
   const canRepair = canChange && one.value && one.value.form === "text" && !one.value.bytes;
   const isLate = one.late_again && OPEN.includes(one.state);
+  const isBehind = one.behind && OPEN.includes(one.state);
   return html("article", { className: "card" },
     html("div", { className: "bar" },
       html("label", {}, ...(canChange ? [work.box(one)] : []), ` ${one.id} `, html("span", { className: `mood ${one.state}`, textContent: one.state })),
       ...(canRepair ? [button("Repair…", () => edit(one, value, (text) => work.repair(one, text)))] : [])),
     html("p", { className: "reason", textContent: one.reason }),
     ...(isLate ? [html("p", { className: "mood repaired", textContent: "If it is replayed unchanged, it will be late again." })] : []),
+    ...(isBehind ? [html("p", { className: "mood repaired", textContent: "Its event time is before the watermark of its topic. If it is replayed unchanged, it will be a late letter where its windows are closed." })] : []),
     ...(one.because ? [hint(`because: ${one.because}`)] : []),
     hint(`from ${one.origin || "?"} offset ${one.origin_offset}, ${time(one.at)} UTC, key ${brief(one.key)}`), value);
 }
 
 // What can be done with letters: the boxes that select some, and the buttons.
-function workbench(name, query, shown, redraw) {
+function workbench(name, query, shown, unknown, redraw) {
   const boxes = new Map();
   const chosen = () => [...boxes].filter(([, box]) => box.checked).map(([id]) => id);
   const isAll = () => !chosen().length && query.get("reason");
@@ -83,8 +85,13 @@ function workbench(name, query, shown, redraw) {
   const origins = () => [...new Set(ours().map((one) => one.origin.replace(/\/\d+$/, "")).filter(Boolean))].sort().join(", ") || "the topic that they came from";
   const which = (n) => (isAll() ? `All ${some(n)} with the reason “${query.get("reason")}”` : n === 1 ? `Letter ${chosen()[0]}` : `The ${some(n)} that you selected`);
   const late = () => {
-    const n = ours().filter((one) => one.late_again).length;
-    return n ? [`${n === 1 ? "1 letter" : some(n)}${ours().length < boxes.size || isAll() ? " of those on this page" : ""} will be late again. Repair the time in ${n === 1 ? "its value" : "their values"} first.`] : [];
+    const here = ours().length < boxes.size || isAll() ? " of those on this page" : "";
+    const said = (n, text) => (n ? [`${n === 1 ? "1 letter" : some(n)}${here} ${text}. Repair the time in ${n === 1 ? "its value" : "their values"} first.`] : []);
+    const again = ours().filter((one) => one.late_again).length;
+    const behind = ours().filter((one) => one.behind).length;
+    return [...said(again, "will be late again"),
+      ...said(behind, `${behind === 1 ? "has an event time" : "have event times"} before the watermark of the topic, and will be late where the windows are closed`),
+      ...unknown];
   };
   const open = async (make) => {
     try {
