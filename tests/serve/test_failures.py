@@ -13,6 +13,7 @@ import penstock as ps
 from penstock.serve import Failure, Views
 from penstock.serve.answers import Once
 from penstock.serve.changes import changes
+from penstock.spark import _pins
 from penstock.testing import Run
 from penstock.web import changes_line
 
@@ -87,6 +88,15 @@ def test_groups_of_a_view_that_is_only_read_are_counted() -> None:
     assert "The first error: Conversion Error: Invalid character" in one.text
 
 
+def test_of_many_groups_the_first_ones_are_counted() -> None:
+    """To find each group that fails takes queries, so there is a limit; the message says so."""
+    run = texts("SELECT id, bit_and(s::BIT) AS b, mad(id) AS m FROM t GROUP BY id", bad=50)
+    [one] = run.view("v").failures
+    assert one.is_least
+    assert 16 <= one.count < 52
+    assert f"failed for at least {one.count} of its groups, such as id = " in one.text
+
+
 def test_the_only_group_of_all_rows_is_counted() -> None:
     """A query without GROUP BY has one group, which has no key."""
     [one] = texts("SELECT bit_and(s::BIT) AS b, mad(id) AS m FROM t").view("v").failures
@@ -143,3 +153,15 @@ def test_changes_have_failures_of_the_shards_that_changed(shop: Path) -> None:
     assert [one.count for one in answer.failures["v"]] == [3]
     assert line["warnings"] == [answer.failures["v"][0].text]
     assert "warnings" not in orjson.loads(changes_line(answer._replace(failures={"v": ()})))
+
+
+def test_spark_logs_what_fails_where_it_reads(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A task of Spark that reads a view logs what fails in its rows, once for all pins of a state."""
+    state = f"{commit(texts(bad=3), tmp_path / 'shop.penstock')}/state"
+    part = Views(tmp_path / "shop.penstock").snapshot().part("v")
+    for name in ("batches/one", "batches/two"):
+        assert sum(map(len, _pins.make(state, part, name).read("v"))) == 5
+    [record] = caplog.records
+    assert record.getMessage().startswith(f"{state}: 3 values of n in the view v are NULL")

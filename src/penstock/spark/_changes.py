@@ -132,7 +132,7 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The changes of some shards."""
         assert isinstance(partition, _Difference)
-        after = _rows(partition.after)
+        after = _rows(partition.after, self._name)
         before = after.slice(0, 0) if partition.before is None else _rows(partition.before)
         found = difference(before, after)
         version = pa.array([partition.after.part.version] * len(found), pa.int64())
@@ -182,8 +182,9 @@ def _plain(type_: Any) -> pa.DataType:
     return pa.int64() if pa.types.is_duration(type_) else type_
 
 
-def _rows(pin: Pin) -> pa.Table:
-    found = list(pin.part.read(pin.open()))
+def _rows(pin: Pin, view: str | None = None) -> pa.Table:
+    """A view's rows; with its name, what fails in them is logged."""
+    found = list(pin.part.read(pin.open()) if view is None else pin.read(view))
     return pa.concat_tables(found) if found else pin.part.schema.empty_table()
 
 

@@ -18,16 +18,19 @@ import hashlib
 import os
 import shutil
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import orjson
+import pyarrow as pa
 
 from penstock.engine.record.values import by_number
 from penstock.engine.store import open_files, sealed, unsealed
 from penstock.errors import QueryError
 from penstock.serve import ViewPart
+from penstock.serve.answers import Counting, logged
 from penstock.state import LocalStateFiles, StateFiles
 from penstock.state.garbage import live
 
@@ -56,6 +59,22 @@ class Pin:
     def open(self) -> StateFiles:
         """The files."""
         return open_files(self.files)
+
+    def read(self, view: str, window_from_us: int | None = None) -> Iterator[pa.Table]:
+        """The rows; what fails in them is logged in the task that reads them.
+
+        Args:
+            view: its name.
+            window_from_us: omits windows that begin earlier.
+        """
+        counting = Counting(view)
+        yield from self.part.read(self.open(), window_from_us, counting)
+        logged(_state_of(self.files))(view, counting.failures)
+
+
+def _state_of(files: str) -> str:
+    """The state that a pin is of: pins of one state are many."""
+    return files.partition(f"/{FOLDER}/")[0]
 
 
 def make(state: str, part: ViewPart, name: str) -> Pin:

@@ -72,7 +72,7 @@ class ViewReader(DataSourceReader):
             return
         pin = partition.pin
         since = window_from_us(self._filters) if pin.part.keeps_windows else None
-        tables = pin.part.read(pin.open(), since)
+        tables = pin.read(self._options.need("view", "the view's name"), since)
         try:
             yield from fitted((self._passed(one) for one in tables), self._wanted)
         except FileNotFoundError:
