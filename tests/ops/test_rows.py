@@ -34,7 +34,7 @@ def test_rows_that_fail_cost_no_query_each(monkeypatch: pytest.MonkeyPatch) -> N
         queries.append(query)
         return query_tables(tables, query, as_written=as_written)
 
-    for module in (duck, failing, ops_rows):
+    for module in (duck, failing):
         monkeypatch.setattr(module, "query_tables", counted)
     bad = {i for i in range(5_000) if i % 3 == 0}
     rows = table(["x" if i in bad else None if i % 5 == 0 else str(i) for i in range(5_000)])
