@@ -11,6 +11,7 @@ Errors of the machine (memory, disks, the network) and of stored data are no row
 
 from __future__ import annotations
 
+import functools
 import logging
 import traceback
 from collections.abc import Callable
@@ -23,6 +24,7 @@ import pyarrow as pa
 from penstock.core import vectors
 from penstock.errors import PenstockError, UserError
 from penstock.expr import EvaluationError
+from penstock.expr.halves import Calls, culprits
 from penstock.ops.rows import Refused
 
 __all__ = ["TRIES", "Guard", "described_fault", "is_of_rows"]
@@ -104,7 +106,13 @@ class Guard:
             if again is None:
                 return np.zeros(0, np.int64), []
             error = again
-        bad = _Search(on).culprits(np.arange(count), error)
+        bad: dict[int, str] = {}
+        error_of = functools.partial(_error_of, on, stops=False)
+        for items, one in culprits(np.arange(count), error, error_of, Calls(CALLS_MAX)):
+            reason = described_fault(one)
+            if len(items) > 1:
+                reason = f"one of {len(items)} rows fails, or more: {reason}"
+            bad |= dict.fromkeys(items.tolist(), reason)
         rest = np.setdiff1d(np.arange(count), np.array(sorted(bad), np.int64))
         last = _error_of(on, rest, stops=self.stops)
         if last is not None and len(rest):  # it fails for rows together that it takes one by one
@@ -113,36 +121,13 @@ class Guard:
             on(rest[:0])
         elif last is not None:
             raise last  # without any row, too: no row is to blame
-        items = sorted(bad)
+        order = sorted(bad)
         _LOG.error(
             "expected %s to work; found that it fails for %d of %d rows, which are dead letters now. The "
             "others are used. The first: %s",
-            *(what, len(bad), count, bad[items[0]] if items else described_fault(error)),
+            *(what, len(bad), count, bad[order[0]] if order else described_fault(error)),
         )
-        return np.array(items, np.int64), [bad[one] for one in items]
-
-
-@dataclass
-class _Search:
-    """One search, and the calls that it has left."""
-
-    on: Callable[[np.ndarray | None], Any]
-    calls: int = CALLS_MAX
-
-    def culprits(self, items: np.ndarray, error: Exception) -> dict[int, str]:
-        """The items for which work fails, and why, of some that it fails for."""
-        if len(items) <= 1:
-            return dict.fromkeys(items.tolist(), described_fault(error))
-        if self.calls <= 0:
-            reason = f"one of {len(items)} rows fails, or more: {described_fault(error)}"
-            return dict.fromkeys(items.tolist(), reason)
-        found: dict[int, str] = {}
-        middle = len(items) // 2
-        for half in (items[:middle], items[middle:]):
-            self.calls -= 1
-            if (one := _error_of(self.on, half, stops=False)) is not None:
-                found |= self.culprits(half, one)
-        return found
+        return np.array(order, np.int64), [bad[one] for one in order]
 
 
 def _error_of(

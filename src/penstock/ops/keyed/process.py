@@ -21,7 +21,7 @@ gone.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Final, TypeAlias
@@ -38,6 +38,7 @@ from penstock.core.schema import TIMESTAMP, Schema
 from penstock.core.time import INSTANT_MAX_US, INSTANT_MIN_US, instant_text
 from penstock.core.vectors import Vector
 from penstock.errors import FlowError
+from penstock.expr.halves import Calls, culprits
 from penstock.expr.typed import cast_given
 from penstock.ops.bases import Stream
 from penstock.ops.kept import Kept
@@ -66,24 +67,14 @@ ROUNDS_MAX: Final = 1_000
 
 @dataclass
 class _Failures:
-    """What is refused in one step, and how many calls the search for it has left.
+    """What is refused in one step, and how many calls the searches for it have left.
 
     Attributes:
         refused: the rows of keys for which the function fails.
     """
 
     refused: list[Refused] = field(default_factory=list)
-    _calls: int = CALLS_MAX
-
-    @property
-    def is_searching(self) -> bool:
-        """Whether halves are tried: once each."""
-        return self._calls < CALLS_MAX
-
-    def may_search(self) -> bool:
-        """Whether there are calls left for two halves; counts them."""
-        self._calls -= 2
-        return self._calls >= 0
+    calls: Calls = field(default_factory=lambda: Calls(CALLS_MAX))
 
 
 @dataclass(frozen=True)
@@ -311,7 +302,7 @@ class Process(Stream):
             old = self._state.sum(
                 [self._state.find(state.traces["state"], touched), self._within(moved, touched)]
             )
-            for out, made in self._by_halves(given, old, touched, span_us, table, failures):
+            for out, made in self._made(given, old, touched, span_us, table, failures):
                 outs.append(out)
                 parts.append(made)
             new = self._state.sum(parts)
@@ -328,7 +319,7 @@ class Process(Stream):
             f"{instant_text(until_us)} after {ROUNDS_MAX} calls. Set it to a later time, or to NULL"
         )
 
-    def _by_halves(
+    def _made(
         self,
         given: pa.RecordBatch,
         old: pa.RecordBatch,
@@ -336,30 +327,34 @@ class Process(Stream):
         span_us: tuple[int, int],
         table: pa.Table | None,
         failures: _Failures | None,
-    ) -> Iterator[tuple[pa.Table, pa.RecordBatch]]:
+    ) -> list[tuple[pa.Table, pa.RecordBatch]]:
         """What the function gives of some keys, and their state, in parts; where it fails, as it was."""
-        for left in reversed(range(1 if failures is None or failures.is_searching else TRIES)):
+        if failures is None:
+            return [self._call(given, old, touched, span_us, table)]
+        made: list[tuple[pa.Table, pa.RecordBatch]] = []
+
+        def part(index: np.ndarray) -> tuple[pa.RecordBatch, pa.RecordBatch, pa.RecordBatch]:
+            some = touched.take(vectors.from_int64(index))
+            return self._within(given, some), self._within(old, some), some
+
+        def failure_of(index: np.ndarray | None) -> FlowError | None:
             try:
-                made = self._call(given, old, touched, span_us, table)
+                some = (given, old, touched) if index is None else part(index)
+                made.append(self._call(*some, span_us, table))
             except FlowError as error:
-                if failures is None:
-                    raise
-                if left:
-                    continue
-                reason = str(error)
-            else:
-                yield made
-                return
-        assert failures is not None
-        if len(touched) == 1 or not failures.may_search():
-            rows = pa.Table.from_batches([given.select(self.input.names)])
-            failures.refused.append(Refused(rows, reason))
-            yield self.output.empty_table(), self._unwoken(old)
-            return
-        middle = len(touched) // 2
-        for some in (touched.slice(0, middle), touched.slice(middle)):
-            here, kept = self._within(given, some), self._within(old, some)
-            yield from self._by_halves(here, kept, some, span_us, table, failures)
+                return error
+            return None
+
+        is_first = failures.calls.left == CALLS_MAX  # later ones are searched at once
+        for _ in range(TRIES if is_first else 1):
+            if (error := failure_of(None)) is None:
+                return made
+        for index, one in culprits(np.arange(len(touched)), error, failure_of, failures.calls):
+            here, kept, _ = part(index)
+            rows = pa.Table.from_batches([here.select(self.input.names)])
+            failures.refused.append(Refused(rows, str(one)))
+            made.append((self.output.empty_table(), self._unwoken(kept)))
+        return made
 
     def _unwoken(self, state: pa.RecordBatch) -> pa.RecordBatch:
         """State whose timers are gone: they would fail again at once."""
