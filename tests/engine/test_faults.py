@@ -197,7 +197,7 @@ def test_expressions_of_the_clock_and_of_chance_are_refused(text: str) -> None:
 
 
 def test_a_row_of_a_view_that_fails_has_one_letter() -> None:
-    """It is told once by each content, and not again where it is taken back; its origin has a name."""
+    """It is told once for as long as it fails, whatever else is in it; its origin has a name."""
     app = ps.App("p")
     sums = app.stream("t", "x STRING, v BIGINT").group_by("x").agg(v=ps.sum("v"))
     numbers = sums.select("v", n="CAST(x AS BIGINT)")
@@ -208,9 +208,7 @@ def test_a_row_of_a_view_that_fails_has_one_letter() -> None:
         run.send("t", x="two", v=v)
         run.step()
     letters = run.dead_letters()
-    assert [orjson.loads(one.value or b"") for one in letters] == [
-        {"x": "two", "v": v} for v in (1, 3, 7)
-    ]
+    assert [orjson.loads(one.value or b"") for one in letters] == [{"x": "two", "v": 1}]
     assert {one.headers["penstock.topic"] for one in letters} == {"aggregate for total and out"}
     assert all(len(one.headers["penstock.reason"]) <= REASON_CHARS_MAX for one in letters)
 

@@ -117,9 +117,15 @@ def test_a_letter_says_what_its_record_was(some: list[Any], seed: int) -> None:
 def test_the_longest_reason_fits_into_a_header() -> None:
     """Of characters of four bytes each."""
     values = pa.array([b"v"], pa.binary())
-    letters = Letters.of_values(values, 0, "\N{GRINNING FACE}" * 5_000)
+    reasons, rows = (
+        pa.array(["\N{GRINNING FACE}" * 5_000]),
+        pa.table({"identity": ["1f"], "node": ["n"]}),
+    )
+    letters = Letters.of_rows(values, values, 0, reasons, rows)
     [raw] = headers_of(letters, "t", "0").to_pylist()
-    reason = dict(header_pairs(raw))["penstock.reason"]
+    headers = dict(header_pairs(raw))
+    assert (headers["penstock.identity"], headers["penstock.node"]) == (b"1f", b"n")
+    reason = headers["penstock.reason"]
     assert reason is not None
     assert reason.decode() == "\N{GRINNING FACE}" * module.REASON_CHARS_MAX + "…"
 

@@ -9,18 +9,22 @@ Penstock's own columns begin with `$`; a user's can't.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.vectors import Vector
+from penstock.core.vectors import Vector, contiguous, from_int64, raw
 
 WEIGHT: Final = "$weight"  # int64
 TIME: Final = "$time"  # timestamp, the event time of a row
 WATERMARK: Final = "$watermark"  # int64, the watermark before the row in µs; of a source's rows
 OFFSET: Final = "$offset"  # int64, of the record that the row was
+NUMBER: Final = (
+    "$number"  # int64, of a row among those that an operator gives, on its way through steps
+)
 DELETED: Final = "$deleted"  # boolean, of a table's topic: whether the row of this key is gone
 
 EXPIRY: Final = "$expiry"
@@ -65,9 +69,30 @@ def weights(delta: pa.Table) -> np.ndarray | None:
     return delta.column(WEIGHT).to_numpy()
 
 
+def unnumbered(delta: pa.Table) -> pa.Table:
+    """The delta's columns without `$number`."""
+    return delta.drop_columns([NUMBER]) if NUMBER in delta.column_names else delta
+
+
 def rows(delta: pa.Table) -> pa.Table:
     """The delta's columns without the weight."""
     return delta.drop_columns([WEIGHT]) if WEIGHT in delta.column_names else delta
+
+
+def union(deltas: Sequence[pa.Table]) -> pa.Table:
+    """The rows of several deltas, with the columns that all of them have.
+
+    Rows of one partition that took several ways come in an order that doesn't show where chunks ended.
+    """
+    if len(deltas) == 1:
+        return deltas[0]
+    names = [n for n in deltas[0].column_names if all(n in one.column_names for one in deltas)]
+    # Of a column, one way may say that it is NOT NULL, and another one may not.
+    found = pa.concat_tables([one.select(names) for one in deltas], promote_options="default")
+    if OFFSET not in names:
+        return found
+    order = np.argsort(raw(contiguous(found.column(OFFSET))), kind="stable")
+    return found.take(from_int64(order))
 
 
 PLACEHOLDER: Final = "__debezium_unavailable_value"

@@ -77,7 +77,7 @@ def rows_outgoing(
         bad, reasons = guard.search(to.topic, work, len(new))
         if len(bad):
             left_out = shown.take(_index(at[bad]))
-            refused.append(Refused(left_out, pa.array(reasons, pa.string())))
+            refused.append(Refused(left_out, pa.array(reasons, pa.string()), key=to.keys or None))
             at = np.delete(at, bad)
         keys, values = made[0]
         at_ms = times_ms[at]

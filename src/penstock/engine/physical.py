@@ -15,6 +15,7 @@ from hashlib import blake2b
 
 import pyarrow as pa
 
+from penstock.core.delta import unnumbered
 from penstock.core.names import built
 from penstock.flow.graph import (
     Closed,
@@ -32,7 +33,7 @@ from penstock.flow.graph import (
     origins,
 )
 from penstock.ops import NO_TIME, Operator
-from penstock.ops.rows import Explanations, Refused, Select, Unnest, Where
+from penstock.ops.rows import Explanations, MapBatches, Refused, Select, Unnest, Where
 
 __all__ = ["Physical", "Placed", "Reader", "compile_graph"]
 
@@ -178,6 +179,8 @@ class Physical:
         What is next to an array is there once for each of its elements: the array itself would be too.
         """
         operator, read = node.operator, self.columns_of(node)
+        if isinstance(operator, Unnest | MapBatches):  # from here on rows are others
+            rows = unnumbered(rows)
         match operator:
             case Unnest(column=column):
                 names = [n for n in rows.column_names if n in read | {column} or n.startswith("$")]

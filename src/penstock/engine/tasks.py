@@ -26,14 +26,14 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.core import vectors
-from penstock.core.delta import OFFSET, TIME, WATERMARK
+from penstock.core.delta import OFFSET, TIME, WATERMARK, union, unnumbered
 from penstock.engine.attempts import OFFSET_OUT_OF_RANGE, cut_short, input_gone
 from penstock.engine.letters.box import LetterBox
 from penstock.engine.letters.culprits import Guard
 from penstock.engine.letters.failures import within
 from penstock.engine.letters.lettered import lettered_before
-from penstock.engine.letters.letters import Letters
 from penstock.engine.letters.reasons import Reasons
+from penstock.engine.letters.refusals import Blamed, Refusals, blamed
 from penstock.engine.letters.steps import stepped
 from penstock.engine.log import Log, Outgoing, Writer
 from penstock.engine.outgoing import (
@@ -315,7 +315,7 @@ class LaneBatch:
         inputs: list[list[Any]],
     ) -> None:
         reasons = Reasons()
-        refused: list[Refused] = []
+        refused: list[Blamed] = []
         evaluated: dict[str, pa.Table] = {source.identity: rows}
         for one, gathered in zip(readers, inputs, strict=True):
             table = self._evaluate(one.node, evaluated, refused, place)
@@ -326,22 +326,22 @@ class LaneBatch:
         if len(reasons.offsets):
             reasons.leave_out(reader.lettered)
         reader.late_count += reasons.late()
-        for bad in refused:
+        for _, _, bad in refused:
             reasons.note(_vector(bad.rows, OFFSET), bad.reason)
         reader.refuse_offsets(reasons)
 
     def _prepared(
-        self, to: Placed, port: int, table: pa.Table, reasons: Reasons, refused: list[Refused]
+        self, to: Placed, port: int, table: pa.Table, reasons: Reasons, refused: list[Blamed]
     ) -> Any:
         """The parcel of some rows; notes those that are late by offset, and those that can't be used."""
         started = time.perf_counter()
 
         def work(rows: pa.Table) -> tuple[pa.Table, Prepared]:
-            return rows, to.operator.prepare(port, rows)
+            return rows, to.operator.prepare(port, unnumbered(rows))
 
         (table, prepared), bad = self.guard(to.name, work, table)
         if to.id not in self.job.lettered:
-            refused += bad
+            refused += blamed(to.id, to.title, bad)
         if prepared.partly_late is not None and len(prepared.partly_late):
             self.late[to.name] += len(prepared.partly_late)
             self.meter.late(to.id, len(prepared.partly_late))
@@ -402,7 +402,9 @@ class LaneBatch:
         with within(f"{placed.title}, shard {shard}"):
             result, refused = stepped(self.guard, placed, state, inputs, of_attempt)
         if placed.id not in self.job.lettered:
-            self._bury(placed.name, f"{placed.id}/{shard}", [*result.refused, *refused])
+            refusals = Refusals(placed.node)
+            refusals.take(blamed(placed.id, placed.title, [*result.refused, *refused]))
+            self._bury(placed.name, f"{placed.id}/{shard}", refusals)
         description = result.state.describe()
         self.traces[placed.id][shard] = description
         self.hot.keep(placed, shard, description, result.state)
@@ -429,11 +431,9 @@ class LaneBatch:
             stops=self.guard.stops,
         )
 
-    def _bury(self, topic: str, origin: str, refused: Sequence[Refused]) -> None:
+    def _bury(self, topic: str, origin: str, refusals: Refusals) -> None:
         """Takes rows that an operator couldn't use, or the steps behind it; see `LetterBox.take`."""
-        for bad in refused:
-            letters = Letters.of_rows(bad.rows, self.plan.wall_us // 1_000, bad.reason)
-            self.letters.take(topic, origin, [letters])
+        self.letters.take_rows(topic, origin, refusals.letters(self.plan.wall_us // 1_000))
 
     def _rests(self, placed: Placed) -> bool:
         """Whether time means nothing to an operator, so that without rows there is nothing to do."""
@@ -445,8 +445,7 @@ class LaneBatch:
     def _feed(self, placed: Placed, origin: Origin, tables: Iterable[pa.Table], shard: int) -> int:
         """Hands what an operator gave to all that reads it; how many rows it was."""
         readers = self.job.physical.readers(origin)
-        refused: list[Refused] = []
-        late: list[Refused] = []
+        refusals = Refusals(origin, steps=any(one.node is not origin for one in readers))
         place, count = f"{placed.id}/{shard}", 0
         inputs: list[list[Any]] = [[] for _ in readers]
         for rows in tables:
@@ -456,9 +455,9 @@ class LaneBatch:
             if placed.operator.passes_late:  # numbers, by which they are found where they are late
                 numbers = vectors.from_int64(np.arange(rows.num_rows))
                 rows = rows.append_column(OFFSET, numbers)  # noqa: PLW2901
-            reasons = Reasons()
+            reasons, refused = Reasons(), list[Blamed]()
             # Readers know the origin by its identity, and find its rows under that.
-            known: dict[str, pa.Table] = {origin.identity: rows}
+            known: dict[str, pa.Table] = {origin.identity: refusals.numbered(rows)}
             for one, gathered in zip(readers, inputs, strict=True):
                 table = self._evaluate(one.node, known, refused, place)
                 if isinstance(one.to, Placed):
@@ -467,14 +466,17 @@ class LaneBatch:
                     gathered.append(table)
             if reasons.late():
                 self.passed_late[placed.name] += reasons.late()
-                late.append(Refused(rows.take(vectors.from_int64(reasons.offsets)), reasons.texts))
-        self._bury(placed.name, f"{placed.id}/{shard}", refused + late)
+                late = rows.take(vectors.from_int64(reasons.offsets))
+                bad = Refused(late, reasons.texts, "late")
+                refused += blamed(origin.identity, placed.title, [bad])
+            refusals.take(refused, rows)
+        self._bury(placed.name, place, refusals)
         # Without rows, too: time may have passed for the operators that are fused.
         self._finish(readers, inputs, origin, shard)
         return count
 
     def _evaluate(
-        self, node: Node, known: dict[str, pa.Table], refused: list[Refused], place: str
+        self, node: Node, known: dict[str, pa.Table], refused: list[Blamed], place: str
     ) -> pa.Table:
         """The rows of a node, from those of its ancestors that are known; each step runs once."""
         if node.identity in known:
@@ -489,17 +491,13 @@ class LaneBatch:
             self.meter.got(node.identity, rows.num_rows)
             self.meter.took(node.identity, started)
             if node.identity not in self.job.lettered:
-                refused += [*bad, *unforeseen]
+                refused += blamed(node.identity, what, [*bad, *unforeseen])
         else:
             assert isinstance(node, Union)
             # Of its inputs, those that come from here; the others bring their rows themselves.
             here = [one for one in node.inputs if any(o.identity in known for o in origins(one))]
             tables = [self._evaluate(one, known, refused, place) for one in here]
-            some = [table.select(tables[0].column_names) for table in tables]
-            # Of a column, one way may say that it is NOT NULL, and another one may not.
-            found = pa.concat_tables(some, promote_options="default")
-            if len(tables) > 1:
-                found = _in_log_order(found)
+            found = union(tables)
         known[node.identity] = found
         self.meter.gave(node.identity, found.num_rows)
         return found
@@ -529,16 +527,20 @@ class LaneBatch:
             else:
                 self._hand_on(to.topic, outgoing, f"{origin.identity}/{shard:06d}/{number:08d}")
         if to.identity not in self.job.lettered:
-            self._bury_written(origin, shard, refused)
+            self._bury_written(to, origin, shard, refused)
         self.meter.got(to.identity, sum(table.num_rows for table in tables))
         self.meter.took(to.identity, started)
         self.clock.add("output", started)
 
-    def _bury_written(self, origin: Origin, shard: int, refused: Sequence[Refused]) -> None:
+    def _bury_written(
+        self, to: OutputNode, origin: Origin, shard: int, refused: Sequence[Refused]
+    ) -> None:
         """Takes rows that couldn't be written to a topic."""
         maker = origin.table if isinstance(origin, Closed) else origin
         of = maker.topic if isinstance(maker, Source) else maker.identity
-        self._bury(self.letters.named(of), f"{of}/{shard}", refused)
+        refusals = Refusals(origin)
+        refusals.take(blamed(to.identity, f"topic {to.topic}", refused))
+        self._bury(self.letters.named(of), f"{of}/{shard}", refusals)
 
     def _hand_on(self, topic: str, outgoing: Outgoing, origin: str) -> None:
         """Gives records to the one lane that writes to their partition."""
@@ -583,14 +585,6 @@ class LaneBatch:
             sequences = dict(planned.next_sequence)
             self.writers[name] = Writer(planned.producer_id, planned.epoch, sequences)
         self.log.send(topic, outgoing, self.writers[name])
-
-
-def _in_log_order(rows: pa.Table) -> pa.Table:
-    """Rows of one partition that took several ways, in an order that doesn't show where chunks ended."""
-    if OFFSET not in rows.column_names:
-        return rows
-    order = np.argsort(_vector(rows, OFFSET), kind="stable")
-    return rows.take(vectors.from_int64(order))
 
 
 def _vector(table: pa.Table, name: str) -> np.ndarray:

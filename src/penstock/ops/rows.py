@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core import vectors
+from penstock.core import delta, vectors
 from penstock.core.names import failed_at
 from penstock.core.schema import Schema
 from penstock.core.time import DAY_US, INSTANT_MAX_US, INSTANT_MIN_US
@@ -47,10 +47,19 @@ _PLAIN: Final = (str, bytes, int, float, bool, type(None))
 
 @dataclass(frozen=True)
 class Refused:
-    """Rows that an operator could not work on, and why: a text for all of them, or string[rows]."""
+    """Rows that an operator could not work on, and why.
+
+    Attributes:
+        rows: as dead letters show them.
+        reason: a text for all of them, or string[rows].
+        kind: likewise what failed, in words that depend on nothing but the row: part of a letter's identity.
+        key: the columns that identify the rows; None where nothing is known to.
+    """
 
     rows: pa.Table
     reason: Any
+    kind: Any = ""
+    key: tuple[str, ...] | None = None
 
 
 @dataclass
@@ -100,7 +109,8 @@ class Select:
                 here = _named_times(found.column(name))
                 if here is not None:
                     bad = of.filter(pa.array(named & ~here))
-                    refused.append(Refused(bad, f"{expression.text}: {UNNAMED}"))
+                    reason = f"{expression.text}: {UNNAMED}"
+                    refused.append(Refused(bad, reason, reason))
                     named &= here
         return (found if named.all() else found.filter(pa.array(named))), refused
 
@@ -212,17 +222,23 @@ def _computed(
         return rows, [one.column for one in found], []
     works = pa.array(~failing)
     bad = rows.filter(pa.array(failing))
+    texts = [expressions[which].text for which in blamed[failing].tolist()]
+    weights = delta.weights(bad)
+    come = [True] * len(bad) if weights is None else (weights > 0).tolist()
     reasons = [
-        _reason(bad, at, expressions[which], explanations)
+        _reason(bad, at, expressions[which], explanations, is_read=come[at])
         for at, which in enumerate(blamed[failing].tolist())
     ]
     kept = [one.column.filter(works) for one in found]
-    return rows.filter(works), kept, [Refused(bad, pa.array(reasons, pa.string()))]
+    refused = Refused(bad, pa.array(reasons, pa.string()), pa.array(texts, pa.string()))
+    return rows.filter(works), kept, [refused]
 
 
-def _reason(rows: pa.Table, at: int, failing: Expression, explanations: Explanations) -> str:
-    """Why a row is refused."""
-    if explanations.left > 0:
+def _reason(
+    rows: pa.Table, at: int, failing: Expression, explanations: Explanations, *, is_read: bool
+) -> str:
+    """Why a row is refused; of one that is taken back, nobody reads it."""
+    if is_read and explanations.left > 0:
         explanations.left -= 1
         return f"{failing.text}: {why(failing.sql, rows.slice(at, 1))}"
     return f"{failing.text}: {UNEXPLAINED}"

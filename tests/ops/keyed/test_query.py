@@ -9,12 +9,14 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.effort import examples
 from tests.ops.contract import Contract, counted, delta
 
 from penstock.ops import Context
+from penstock.ops.keyed import query
 from penstock.ops.keyed.query import GroupQuery
 from penstock.state import MemoryStateFiles
 
@@ -146,3 +148,25 @@ def test_a_group_that_fails_is_a_letter_once() -> None:
     [(key, reason)] = reasons[1]
     assert key == [{"k": "a"}]
     assert "Could not convert string 'x'" in reason
+
+
+@pytest.mark.parametrize("most", [500, 6])
+def test_each_group_that_fails_is_a_letter(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many they are; where the search ends early, maybe others too, and those that fail already."""
+    monkeypatch.setattr(query, "CALLS_MAX", most)
+    output = pa.schema([("k", pa.string()), ("t", pa.float64())])
+    operator = GroupQuery((HOSTILE,), (("k",),), SUMS, output, placed=("k",)).emitting(
+        changes=True, closed=False
+    )
+    files = MemoryStateFiles()
+    state = operator.empty(files)
+    for version, failing in enumerate((set(range(0, 60, 3)), set(range(0, 60, 2))), 1):
+        rows = [(f"g{i}", None, int(i in failing)) for i in range(60) for _ in "12"]
+        parcel = operator.prepare(0, delta(HOSTILE, rows)).parcel
+        found = operator.step(state, [[parcel]], Context(files, "s", version, (0,)))
+        state = found.state
+        groups = [row["k"] for one in found.refused for row in one.rows.to_pylist()]
+        assert len(set(groups)) == len(groups)
+        now = failing if version == 1 else failing - set(range(0, 60, 3))
+        expected = {f"g{i}" for i in now}
+        assert set(groups) == expected if most == 500 else set(groups) >= expected

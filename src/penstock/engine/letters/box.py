@@ -48,6 +48,7 @@ class LetterBox:
             int
         )  # by the topic, or the operator, that they are of
         self._waiting: dict[str, list[Letters]] = defaultdict(list)  # by origin
+        self._rows: dict[str, list[tuple[str, Letters]]] = defaultdict(list)  # likewise
 
     def take(self, topic: str, origin: str, letters: list[Letters]) -> None:
         """Takes letters of later offsets than before.
@@ -70,6 +71,17 @@ class LetterBox:
                 self._write(origin, waiting.slice(at, at + AT_ONCE))
             self._waiting[origin].append(waiting.slice(at + AT_ONCE, count))
 
+    def take_rows(self, topic: str, origin: str, letters: Letters | None) -> None:
+        """Takes letters of rows that were no records; they are written when the batch ends.
+
+        Args:
+            topic: as for `take`.
+            origin: likewise.
+            letters: of one origin of rows; None: there are none.
+        """
+        if letters is not None and len(letters):
+            self._rows[origin].append((topic, letters))
+
     def named(self, maker: str) -> str:
         """What an operator of an identity is called; a topic, as it is."""
         return self._names.get(maker, maker)
@@ -80,6 +92,12 @@ class LetterBox:
             left = Letters.joined(parts)
             if len(left):
                 self._write(origin, left)
+        for origin, some in self._rows.items():
+            for topic, one in some:
+                self.counts[topic] += len(one)
+            rows = Letters.joined([one for _, one in some]).one_each()
+            for at in range(0, len(rows), AT_ONCE):
+                self._write(origin, rows.slice(at, at + AT_ONCE))
 
     def _write(self, origin: str, letters: Letters) -> None:
         maker, _, part = origin.rpartition("/")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
 
@@ -11,10 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core import vectors
-from penstock.core.delta import WEIGHT
-from penstock.core.vectors import from_int64
-from penstock.formats.json import encode_rows
+from penstock.core.vectors import contiguous, from_int64
 from penstock.wire.columns import Records, gather_column, header_bytes
 
 __all__ = ["Letters", "headers_of"]
@@ -23,6 +20,8 @@ PART_BYTES_MAX: Final = 8 << 20
 """Of a dead letter's key, and of its value: both fit into a topic's largest record, uncompressed."""
 CUT_BYTES: Final = 64 << 10
 """What is left of a larger one: enough to see what it was. The record itself is where it came from."""
+ROW_HEADERS: Final = ("identity", "node")
+"""Of letters that were no records."""
 REASON_CHARS_MAX: Final = 2_000
 REASON_BYTES_MAX: Final = 1 << 13  # what so many characters and a mark may take, and more
 
@@ -38,6 +37,8 @@ class Letters:
         timestamps_ms: int64[n].
         reasons: string[n].
         cut_bytes: int64[n], how long key and value were together, if they were cut; 0: they weren't.
+        rows: of letters that were no records: their `identity` and the `node` that refused them, as texts;
+            see `penstock.engine.letters.refusals`. None of others.
     """
 
     offsets: np.ndarray
@@ -46,6 +47,7 @@ class Letters:
     timestamps_ms: np.ndarray
     reasons: Any
     cut_bytes: np.ndarray
+    rows: pa.Table | None = None
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -87,26 +89,16 @@ class Letters:
         )
 
     @staticmethod
-    def of_rows(rows: pa.Table, timestamp_ms: int, reasons: Any) -> Letters:
-        """Letters of rows that were no records; one that is taken back had its letter when it came."""
-        if WEIGHT in rows.column_names:
-            came = vectors.contiguous(pc.greater(rows.column(WEIGHT), pa.scalar(0)))
-            rows = rows.filter(came)
-            reasons = reasons if isinstance(reasons, str) else reasons.filter(came)
-        return Letters.of_values(encode_rows(rows).cast(pa.binary()), timestamp_ms, reasons)
-
-    @staticmethod
-    def of_values(values: Any, timestamp_ms: int, reasons: Any) -> Letters:
-        """Letters of values that were no records; `reasons` are a text each, or one for all."""
-        n = len(values)
-        none, times = np.full(n, -1, np.int64), np.full(n, timestamp_ms, np.int64)
-        if isinstance(reasons, str):
-            reasons = pa.repeat(pa.scalar(reasons), n)
-        return Letters.made(none, pa.nulls(n, pa.binary()), values, times, reasons)
+    def of_rows(keys: Any, values: Any, timestamp_ms: int, reasons: Any, rows: pa.Table) -> Letters:
+        """Letters of rows that were no records."""
+        none, times = np.full(len(rows), -1, np.int64), np.full(len(rows), timestamp_ms, np.int64)
+        return replace(Letters.made(none, keys, values, times, reasons), rows=rows)
 
     @staticmethod
     def joined(parts: Sequence[Letters]) -> Letters:
         """All letters, in the order of their offsets; of equal ones, in the order that they have here."""
+        rows = [part.rows for part in parts if part.rows is not None]
+        assert len(rows) in (0, len(parts)), "letters of rows are by themselves"
         one = Letters(
             np.concatenate([part.offsets for part in parts]),
             pa.concat_arrays([part.keys for part in parts]),
@@ -114,18 +106,30 @@ class Letters:
             np.concatenate([part.timestamps_ms for part in parts]),
             pa.concat_arrays([part.reasons for part in parts]),
             np.concatenate([part.cut_bytes for part in parts]),
+            pa.concat_tables(rows) if rows else None,
         )
         if (one.offsets[1:] >= one.offsets[:-1]).all():
             return one
-        order = np.argsort(one.offsets, kind="stable")
+        return one.take(np.argsort(one.offsets, kind="stable"))
+
+    def one_each(self) -> Letters:
+        """Of letters of rows, the first of each identity, in the order of identity."""
+        assert self.rows is not None
+        identities = self.rows.column("identity").to_pylist()
+        first = {one: at for at, one in reversed(list(enumerate(identities)))}
+        return self.take(np.array([first[one] for one in sorted(first)], np.int64))
+
+    def take(self, order: np.ndarray) -> Letters:
+        """The letters at some positions."""
         at = from_int64(order)
         return Letters(
-            one.offsets[order],
-            one.keys.take(at),
-            one.values.take(at),
-            one.timestamps_ms[order],
-            one.reasons.take(at),
-            one.cut_bytes[order],
+            self.offsets[order],
+            self.keys.take(at),
+            self.values.take(at),
+            self.timestamps_ms[order],
+            self.reasons.take(at),
+            self.cut_bytes[order],
+            None if self.rows is None else self.rows.take(at),
         )
 
     def slice(self, lo: int, hi: int) -> Letters:
@@ -137,6 +141,7 @@ class Letters:
             self.timestamps_ms[lo:hi],
             self.reasons[lo:hi],
             self.cut_bytes[lo:hi],
+            None if self.rows is None else self.rows.slice(lo, hi - lo),
         )
 
 
@@ -148,32 +153,30 @@ def headers_of(letters: Letters, topic: str, partition: str) -> pa.Array:
     place = header_bytes(
         [("penstock.topic", topic.encode()), ("penstock.partition", partition.encode())]
     )[1:]  # without their count
-    reasons = letters.reasons.cast(pa.binary())
-    offsets = pc.cast(pa.array(letters.offsets), pa.string()).cast(pa.binary())
-    cuts = pc.cast(pa.array(letters.cut_bytes), pa.string()).cast(pa.binary())
+    texts = {"penstock.offset": pc.cast(pa.array(letters.offsets), pa.string())}
+    if letters.rows is not None:
+        texts |= {f"penstock.{name}": letters.rows.column(name) for name in ROW_HEADERS}
+    count = len(texts) + 3  # with the reason and the place
+    cuts = pc.cast(pa.array(letters.cut_bytes), pa.string())
     is_cut = pa.array(letters.cut_bytes > 0)
-    four, five = (pa.scalar(header_bytes([("", b"")] * count)[:1]) for count in (4, 5))
-    tails: list[Any] = [_named("penstock.cut"), _lengths(cuts), cuts, b""]
-    tail = pc.if_else(is_cut, pc.binary_join_element_wise(*tails), pa.scalar(b""))
+    as_usual, one_more = (pa.scalar(header_bytes([("", b"")] * n)[:1]) for n in (count, count + 1))
+    tails: list[Any] = [*_header("penstock.cut", cuts), b""]
     parts: list[Any] = [
-        pc.if_else(is_cut, five, four),
-        _named("penstock.reason"),
-        _lengths(reasons),
-        reasons,
+        pc.if_else(is_cut, one_more, as_usual),
+        *_header("penstock.reason", letters.reasons),
         place,
-        _named("penstock.offset"),
-        _lengths(offsets),
-        offsets,
-        tail,
+        *(part for name, column in texts.items() for part in _header(name, column)),
+        pc.if_else(is_cut, pc.binary_join_element_wise(*tails), pa.scalar(b"")),
         b"",
     ]
     made: pa.Array = pc.binary_join_element_wise(*parts)
     return made
 
 
-def _named(name: str) -> bytes:
-    """What stands before a header's length."""
-    return header_bytes([(name, b"")])[1:-1]
+def _header(name: str, texts: Any) -> list[Any]:
+    """What a header is made of, in columns."""
+    values = contiguous(texts).cast(pa.binary())
+    return [header_bytes([(name, b"")])[1:-1], _lengths(values), values]
 
 
 def _lengths(column: Any) -> pa.Array:

@@ -14,7 +14,9 @@ them alone; the query must not depend on it where that matters.
 Where the query fails, what fails for a row of the inputs is NULL to it (`tried_query`). Where it fails even
 so, as an aggregate does, the groups that are to blame are found by halves, and the row of such a group has
 NULL but for its key, if the output has its key. What a group gives depends on its rows alone. Its key is a
-dead letter with the reason, once for as long as the group fails.
+dead letter with the reason, once for as long as the group fails: a batch refuses the groups that fail as they
+are now, without those that failed as they were. Where a search takes more than `CALLS_MAX` queries, groups of
+a part that is left count as failing now, and as not failing before: no group that fails is left out.
 """
 
 from __future__ import annotations
@@ -31,13 +33,14 @@ import pyarrow as pa
 from penstock.core import vectors
 from penstock.core.schema import Schema
 from penstock.expr.duck import EvaluationError, query_tables
+from penstock.expr.halves import Calls, culprits
 from penstock.expr.tried import query_of_failing, tried_query
 from penstock.expr.typed import cast_rows
 from penstock.ops.bases import Timeless, changes_of
 from penstock.ops.kept import Kept
 from penstock.ops.operator import Context, Prepared, Step
 from penstock.ops.routed import Routed, routed, routed_schema
-from penstock.ops.rows import REASONS_MAX, Refused
+from penstock.ops.rows import Refused
 from penstock.state.bag import Bag, negated, weights_of
 from penstock.state.layout import HASH, Layout, concat
 
@@ -45,6 +48,9 @@ __all__ = ["QUERY_FAILS", "GroupQuery"]
 
 QUERY_FAILS: Final = "the group's query fails: "
 """How the reason of a group begins."""
+
+CALLS_MAX: Final = 500
+"""Queries that a search for groups that fail may take: some 50 groups among thousands are found with it."""
 
 
 @dataclass(frozen=True)
@@ -147,14 +153,14 @@ class GroupQuery(Timeless):
             context.arranged(f"rows{port}").delta(functools.partial(self._delta, port, parts))
             for port, parts in enumerate(inputs)
         ]
-        failed: dict[int, Refused] = {}
-        changes = self._changes(state, deltas, failed) if self.gives else None
+        refused: list[Refused] = []
+        changes = self._changes(state, deltas, refused) if self.gives else None
         traces, files, size = dict(state.traces), 0, 0
         for name, delta in zip(self._layouts, deltas, strict=True):
             writer = context.writer(name)
             traces[name] = context.arranged(name).append(traces[name], delta, writer)
             files, size = files + writer.written, size + writer.bytes
-        return Step(Kept(traces, (0,)), changes, None, files, size, refused=tuple(failed.values()))
+        return Step(Kept(traces, (0,)), changes, None, files, size, refused=tuple(refused))
 
     def scan(
         self,
@@ -175,41 +181,44 @@ class GroupQuery(Timeless):
         kept = zip(self._bags, state.traces.values(), strict=True)
         whole = [bag.sum(list(trace.scan())) for bag, trace in kept]
         if self.always or any(len(rows) for rows in whole):
-            failed: dict[int, Refused] = {}
-            yield from self._answer(whole, failed).to_batches()
-            refused += failed.values()
+            answer, error = self._answer(whole)
+            yield from answer.to_batches()
+            if error is not None:
+                refused += self._failing(whole, self._groups(whole), error).values()
 
     # -- the work -----------------------------------------------------------------------------------
 
     def _changes(
-        self, state: Kept, deltas: Sequence[pa.RecordBatch], failed: dict[int, Refused]
+        self, state: Kept, deltas: Sequence[pa.RecordBatch], refused: list[Refused]
     ) -> pa.Table:
         """The answers of the touched groups as they were, taken back, and as they are.
 
         Args:
             state: before the batch.
             deltas: of each port.
-            failed: takes the groups that fail now, and didn't before.
+            refused: takes the keys of groups that fail now, and didn't before.
         """
         first = self.always and not state.frontiers_us  # nothing has been given yet
-        if not self.inputs:
-            made = [self._given(self._answer((), failed))] if first else []
-            return changes_of(self._out.sum(made), self.output)
-        touched = self._touched(deltas)
-        if not len(touched) and not first:
+        touched = self._touched(deltas) if self.inputs else None
+        if not first and (touched is None or not len(touched)):
             return changes_of(self._out.layout.empty(), self.output)
         before, after = [], []
         for bag, trace, delta in zip(self._bags, state.traces.values(), deltas, strict=True):
+            assert touched is not None, "it has ports"
             names = bag.layout.schema.names[: 2 + len(bag.key)]
             there = bag.find(trace, touched.rename_columns(names))
             before.append(there)
             after.append(bag.sum([there, delta]))
-        moved = [self._given(self._answer(after, failed))]
+        answer, error = self._answer(after)
+        moved = [self._given(answer)]
+        failed = {} if error is None else self._failing(after, self._groups(after), error)
         if not first:
-            known: dict[int, Refused] = {}
-            moved.append(negated(self._given(self._answer(before, known))))
-            for group in known:
-                failed.pop(group, None)
+            answer, error = self._answer(before)
+            moved.append(negated(self._given(answer)))
+            if error is not None and failed:
+                for group in self._failed_before(before, np.array(sorted(failed), np.int64)):
+                    failed.pop(group)
+        refused += failed.values()
         return changes_of(self._out.sum(moved), self.output)
 
     def _touched(self, deltas: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
@@ -221,44 +230,68 @@ class GroupQuery(Timeless):
             parts.append(delta.select(names).rename_columns(place.schema.names))
         return place.group(concat(parts), whole=False)
 
-    def _answer(self, rows: Sequence[pa.RecordBatch], failed: dict[int, Refused]) -> pa.Table:
+    def _answer(self, rows: Sequence[pa.RecordBatch]) -> tuple[pa.Table, EvaluationError | None]:
         """What the query gives of rows in the bags' layouts; of none nothing, unless it is asked always.
 
         Args:
             rows: of each port.
-            failed: takes the groups that fail, by their hash, and why.
+
+        Returns:
+            The answer, and what the query failed with, if it did for some groups.
         """
         if not self.always and not any(len(one) for one in rows):
-            return self.output.empty_table()
+            return self.output.empty_table(), None
         if not self.query:
-            return self._table(0, rows[0]).cast(self.output)
+            return self._table(0, rows[0]).cast(self.output), None
         try:
-            return self._asked(rows, self.query)
+            return self._asked(rows, self.query), None
         except EvaluationError as error:
-            groups = np.zeros(1, np.int64)  # one of all rows
-            if any(self.key_):
-                groups = np.unique(np.concatenate([_hashes(one) for one in rows]))
-            self._blame(rows, groups, error, failed)
-            return pa.concat_tables(self._of_failing(rows, groups))
+            return pa.concat_tables(self._of_failing(rows, self._groups(rows))), error
 
-    def _blame(
-        self,
-        rows: Sequence[pa.RecordBatch],
-        groups: np.ndarray,
-        error: EvaluationError,
-        failed: dict[int, Refused],
-    ) -> None:
-        """Finds the groups for which the query fails: the first ones, where they are many."""
-        if len(groups) == 1:
-            reason = f"{QUERY_FAILS}{error}"
-            failed[int(groups[0])] = Refused(self._key_of(rows), reason)
-            return
-        for here, some in _halves(rows, groups):
-            if len(failed) < REASONS_MAX:
-                try:
-                    self._asked(here, self.query)
-                except EvaluationError as one:
-                    self._blame(here, some, one, failed)
+    def _groups(self, rows: Sequence[pa.RecordBatch]) -> np.ndarray:
+        """The groups of rows, by their hash: int64[groups], ascending; one, if there is no key."""
+        if not any(self.key_):
+            return np.zeros(1, np.int64)
+        return np.unique(np.concatenate([_hashes(one) for one in rows]))
+
+    def _failing(
+        self, rows: Sequence[pa.RecordBatch], groups: np.ndarray, error: EvaluationError
+    ) -> dict[int, Refused]:
+        """The groups for which the query fails; where a search takes too long, and maybe others."""
+        found: dict[int, Refused] = {}
+        error_of = functools.partial(self._error_of, rows)
+        for some, one in culprits(groups, error, error_of, Calls(CALLS_MAX)):
+            reason = f"{QUERY_FAILS}{one}"
+            if len(some) > 1:
+                reason = f"the query fails for one of {len(some)} groups, or more: {one}"
+            for group in some.tolist():
+                key = self._key_of(_of_groups(rows, np.array([group])) if any(self.key_) else rows)
+                found[group] = Refused(key, reason, key=tuple(key.column_names))
+        return found
+
+    def _failed_before(self, rows: Sequence[pa.RecordBatch], groups: np.ndarray) -> Iterator[int]:
+        """Which of some groups the query failed for already, as far as a search finds them."""
+        if any(self.key_):
+            among = [pa.array(np.isin(_hashes(one), groups)) for one in rows]
+            rows = [one.filter(those) for one, those in zip(rows, among, strict=True)]
+        error_of = functools.partial(self._error_of, rows)
+        if (error := error_of(groups)) is not None:
+            for some, _ in culprits(groups, error, error_of, Calls(CALLS_MAX)):
+                if len(some) == 1:
+                    yield int(some[0])
+
+    def _error_of(
+        self, rows: Sequence[pa.RecordBatch], groups: np.ndarray
+    ) -> EvaluationError | None:
+        """What the query fails with for some of the groups of rows."""
+        here = _of_groups(rows, groups) if any(self.key_) else rows
+        if not self.always and not any(len(one) for one in here):
+            return None
+        try:
+            self._asked(here, self.query)
+        except EvaluationError as error:
+            return error
+        return None
 
     def _of_failing(self, rows: Sequence[pa.RecordBatch], groups: np.ndarray) -> list[pa.Table]:
         """What is given of groups for some of which the query fails, in parts."""
@@ -267,7 +300,9 @@ class GroupQuery(Timeless):
         except EvaluationError:
             if len(groups) == 1:
                 return [self._of_one(rows)]
-        return [part for half in _halves(rows, groups) for part in self._of_failing(*half)]
+        middle = len(groups) // 2
+        halves = groups[:middle], groups[middle:]
+        return [part for half in halves for part in self._of_failing(_of_groups(rows, half), half)]
 
     def _of_one(self, rows: Sequence[pa.RecordBatch]) -> pa.Table:
         """What is given of one group for which the query fails."""
@@ -289,8 +324,8 @@ class GroupQuery(Timeless):
 
     def _key_of(self, rows: Sequence[pa.RecordBatch]) -> pa.Table:
         """The key of one group: a row of the columns that the first port calls it."""
-        if not self.inputs:
-            return pa.table({})
+        if not any(self.key_):
+            return pa.table({"no column": [None]}).select([])
         port = next((i for i, one in enumerate(rows) if len(one)), 0)
         found = self._table(port, rows[port]).select(self.key_[port]).slice(0, 1)
         return found.rename_columns(list(self.key_[0]))
@@ -368,11 +403,10 @@ def _hashes(rows: pa.RecordBatch) -> np.ndarray:
     return np.asarray(rows.column(HASH).to_numpy())
 
 
-def _halves(
-    rows: Sequence[pa.RecordBatch], groups: np.ndarray
-) -> Iterator[tuple[list[pa.RecordBatch], np.ndarray]]:
-    """The rows of one half of some groups, and of the other: int64[groups], hashes in order."""
-    middle = groups[len(groups) // 2]
-    for below in (True, False):
-        here = [one.filter(pa.array((_hashes(one) < middle) == below)) for one in rows]
-        yield here, groups[(groups < middle) == below]
+def _of_groups(rows: Sequence[pa.RecordBatch], groups: np.ndarray) -> list[pa.RecordBatch]:
+    """The rows of some groups: all between the first and the last one of int64[groups], ascending."""
+    found = []
+    for one in rows:
+        hashes = _hashes(one)
+        found.append(one.filter(pa.array((hashes >= groups[0]) & (hashes <= groups[-1]))))
+    return found
