@@ -14,6 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
@@ -241,6 +242,70 @@ def test_a_letter_of_unknown_origin_needs_a_target(address, origin):
         with pytest.raises(UserError, match="--to-topic"):
             dead.replay(Where())
         assert dead.replay(Where(), to_topic=origin) == 3
+
+
+def fill_rows(address: str, origin: str, count: int) -> None:
+    """Dead letters of rows that were no records, one of them late, as a pipeline writes them."""
+    late = (
+        b"late: its event time is 2026-01-01T09:00Z, the watermark was already 2026-01-01T10:00Z, "
+    )
+    with Producer(address) as producer:
+        producer.send(
+            f"{origin}.dead-letters",
+            0,
+            pa.array([b'{"user":%d}' % i for i in range(count)], pa.binary()),
+            pa.array([b'{"user":%d,"n":1}' % i for i in range(count)], pa.binary()),
+            np.full(count, NOW_MS, np.int64),
+            headers=[
+                [
+                    ("penstock.reason", late if i == 0 else b"CAST(user AS BIGINT): fails"),
+                    ("penstock.topic", b"aggregate for totals"),
+                    ("penstock.partition", b"0"),
+                    ("penstock.offset", b"-1"),
+                    ("penstock.identity", b"%032x" % i),
+                    ("penstock.node", b"Select (shop.py, line 7)"),
+                ]
+                for i in range(count)
+            ],
+        )
+
+
+def test_letters_that_were_no_records_are_not_replayed(address, origin, caplog):
+    """No topic has them: they stay open, and the message says what to do; others are sent."""
+    fill_rows(address, origin, 3)
+    with DeadLetters(address, f"{origin}.dead-letters") as dead:
+        for where in (Where(), Where(ids=frozenset({(0, 1)}))):
+            with pytest.raises(UserError, match="of rows that the pipeline made, such as 0/"):
+                dead.replay(where)
+        fill(address, origin, 4)
+        assert dead.replay(Where()) == 4
+        assert "found 3 of rows that the pipeline made" in caplog.text
+        assert {one.state for one in dead.letters() if not one.was_record} == {State.OPEN}
+        assert dead.replay(Where(), to_topic=origin) == 3
+    assert len(arrived(address, origin)) == 7
+
+
+def test_what_letters_of_rows_are_is_shown(address, origin):
+    """Their node and key; a replay counts neither them nor those of them that are late."""
+    fill_rows(address, origin, 2)
+    topic = f"{origin}.dead-letters"
+
+    def said(*command: str) -> str:
+        done = CliRunner().invoke(main, ["dlq", "--broker", address, *command])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    text = said("show", topic, "0/1")
+    assert "0/1  open  from aggregate for totals, shard 0: a row, no record, 2026" in text
+    assert "node: Select (shop.py, line 7)" in text
+    assert 'key: {"user":1}' in text
+    shown = orjson.loads(said("show", topic, "0/1", "--format", "json"))
+    assert (shown["was_record"], shown["node"]) == (False, "Select (shop.py, line 7)")
+    fill(address, origin, 3)
+    tried = said("replay", topic, "--all", "--dry-run")
+    assert "3 letters would be sent" in tried
+    assert "late again" not in tried
+    assert "2 letters of rows" in tried
 
 
 def test_an_ordinary_topic_is_refused(address, origin):

@@ -236,11 +236,15 @@ def show(
 def _text(letter: Letter) -> str:
     place = f"{letter.id[0]}/{letter.id[1]}"
     origin = f"{letter.origin or '?'}/{letter.origin_partition} offset {letter.origin_offset}"
+    if not letter.was_record:
+        origin = f"{letter.origin or '?'}, shard {letter.origin_partition}: a row, no record"
     at = instant_text(letter.timestamp_ms * 1000)
     lines = [
         f"{place}  {letter.state.value}  from {origin}, {at}",
         f"  reason: {letter.reason}",
     ]
+    if letter.node:
+        lines.append(f"  node: {letter.node}")
     if letter.note:
         lines.append(f"  because: {letter.note}")
     lines += [f"  key: {_shown(letter.key)}", f"  value: {_shown(letter.value)}"]
@@ -263,6 +267,8 @@ def _json(letter: Letter) -> str:
         "origin": letter.origin,
         "origin_partition": letter.origin_partition,
         "origin_offset": letter.origin_offset,
+        "was_record": letter.was_record,
+        "node": letter.node,
         "timestamp": instant_text(letter.timestamp_ms * 1000),
         "key": _shown(letter.key),
         "value": _shown(letter.value),
@@ -352,11 +358,21 @@ def replay(
         if to_topic is None:
             _say_late(broker, dead, chosen.open())
         if dry_run:
-            count = sum(one.letters for one in dead.summary(chosen.open()))
-            note(f"{count} letters would be sent; {len(dead.ledger().unfinished)} replays finished")
+            _say_what_is_sent(dead, chosen.open(), to_topic)
             return
         sent = dead.replay(where, to_topic, tick)
     note(f"replayed {sent} letter{'' if sent == 1 else 's'} of {topic}")
+
+
+def _say_what_is_sent(dead: DeadLetters, where: Where, to_topic: str | None) -> None:
+    """Says how many of these letters a replay would send, and how many it would leave."""
+    count = rows = 0
+    for one in dead.letters(where):
+        count += dead.is_sent(one, to_topic)
+        rows += to_topic is None and not one.was_record
+    note(f"{count} letters would be sent; {len(dead.ledger().unfinished)} replays finished")
+    if rows:
+        note(f"{rows} letters of rows that were no records would stay: no topic has them")
 
 
 def _say_late(broker: str | None, dead: DeadLetters, where: Where) -> None:
@@ -371,10 +387,10 @@ def _say_late(broker: str | None, dead: DeadLetters, where: Where) -> None:
     known = Watermarks(find_broker(broker), broker or os.environ.get(VARIABLE))
     again, behind, others = [], [], set()
     for one in dead.letters(where):
+        if not one.was_record:  # a row that an operator made isn't sent
+            continue
         if late_again(one.reason, one.value):
             again.append(one.id)
-            continue
-        if one.origin_offset < 0:  # a row that an operator made: no topic has it
             continue
         others.add(one.origin)
         if any(m.is_after(one.value, one.timestamp_ms) for m in known.marks(one.origin)):

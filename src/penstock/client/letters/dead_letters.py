@@ -69,6 +69,8 @@ _HEADERS: Final[dict[str, tuple[str, ...]]] = {
 }
 CUT_HEADER: Final = "penstock.cut"
 """Of a letter of which only the beginning is here: how long it was."""
+NODE_HEADER: Final = "penstock.node"
+"""Of a letter that was no record: the part of the program that refused the row, or the group."""
 _log = logging.getLogger(__name__)
 _OWN_PREFIXES: Final = ("penstock.", "__dlq.errors.")
 
@@ -99,7 +101,11 @@ class Where:
 
 
 class Letter(NamedTuple):
-    """A dead letter; `value` is the repaired one where there is one."""
+    """A dead letter; `value` is the repaired one where there is one.
+
+    One that was no record is of a row, or of a group, that a pipeline made: `key` is its key as JSON (None
+    where nothing identifies it), and `origin` what the row was made for.
+    """
 
     id: LetterId
     state: State
@@ -112,6 +118,18 @@ class Letter(NamedTuple):
     value: bytes | None
     headers: list[tuple[str, bytes | None]]
     note: str
+
+    @property
+    def was_record(self) -> bool:
+        """Whether a topic has it, so that it can be sent there again."""
+        return ("penstock.offset", b"-1") not in self.headers
+
+    @property
+    def node(self) -> str:
+        """What refused it, where it was no record; empty where that isn't known."""
+        return next(
+            (text or b"" for name, text in self.headers if name == NODE_HEADER), b""
+        ).decode(errors="replace")
 
 
 class Group(NamedTuple):
@@ -338,19 +356,25 @@ class DeadLetters:
 
         First it finishes what an earlier run left unfinished. Letters of which only the beginning is here
         stay open, unless they were repaired: a replay of the log (`penstock replay`) has the whole record.
+        So do letters that were no records, as no topic has them, unless `to_topic` names one.
 
         Returns:
             How many letters reached their topic through this call.
 
         Raises:
-            UserError: a letter doesn't say where it comes from.
+            UserError: a letter doesn't say where it comes from, or all of them were no records.
         """
         sent = self.finish(progress)
+        before = sent
         waiting: list[Letter] = []
         size = cut = 0
+        rows, first_row = 0, None
         for letter in self.letters(_only_open(where)):
-            if letter.id not in self._ledger.repaired and _is_cut(letter):
-                cut += 1
+            if not self.is_sent(letter, to_topic):
+                if letter.was_record or to_topic is not None:
+                    cut += 1
+                else:
+                    rows, first_row = rows + 1, first_row or letter
                 continue
             grown = size + len(letter.key or b"") + len(letter.value or b"")
             if waiting and (len(waiting) >= PLAN_LETTERS_MAX or grown > PLAN_BYTES_MAX):
@@ -368,7 +392,26 @@ class DeadLetters:
                 "They stay open: correct them with penstock dlq repair, or replay the original records",
                 cut,
             )
+        if first_row is not None:
+            self._say_rows(rows, first_row, is_all=sent == before and not cut)
         return sent
+
+    def is_sent(self, letter: Letter, to_topic: str | None = None) -> bool:
+        """Whether a replay sends an open letter; see `replay`."""
+        is_whole = letter.id in self._ledger.repaired or not _is_cut(letter)
+        return is_whole and (letter.was_record or to_topic is not None)
+
+    def _say_rows(self, count: int, first: Letter, *, is_all: bool) -> None:
+        """Refuses a replay of letters that were no records; where others were sent, says what stays open."""
+        found = (
+            f"expected dead letters that were records; found {count:,} of rows that the pipeline made, such "
+            f"as {first.id[0]}/{first.id[1]} of {first.origin!r}. No topic has them. Correct the program, or "
+            "the records that they were made of, and close them with penstock dlq drop; --to-topic sends "
+            "them to a topic"
+        )
+        if is_all:
+            raise UserError(found)
+        _log.warning("%s. They stay open", found)
 
     def _replay(self, letters: list[Letter], to_topic: str | None) -> int:
         """Writes a replay down, and carries out what it then has."""

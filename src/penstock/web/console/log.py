@@ -327,13 +327,16 @@ def _letter(one: Letter, marks: Marks | None) -> dict[str, Any]:
         "reason": one.reason,
         "origin": f"{one.origin}/{one.origin_partition}" if one.origin else "",
         "origin_offset": one.origin_offset,
+        "was_record": one.was_record,
+        "node": one.node,
         "at": instant_text(one.timestamp_ms * 1_000),
         "key": shown(one.key),
         "value": shown(one.value),
         "headers": [[name, shown(text)] for name, text in one.headers],
         "because": one.note,
-        "late_again": late_again(one.reason, one.value),
-        "behind": any(mark.is_after(one.value, one.timestamp_ms) for mark in known),
+        "late_again": one.was_record and late_again(one.reason, one.value),
+        "behind": one.was_record
+        and any(mark.is_after(one.value, one.timestamp_ms) for mark in known),
     }
 
 

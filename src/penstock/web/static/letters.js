@@ -57,7 +57,9 @@ function card(one, work) {
     ...(isLate ? [html("p", { className: "mood repaired", textContent: "If it is replayed unchanged, it will be late again." })] : []),
     ...(isBehind ? [html("p", { className: "mood repaired", textContent: "Its event time is before the watermark of its topic. If it is replayed unchanged, it will be a late letter where its windows are closed." })] : []),
     ...(one.because ? [hint(`because: ${one.because}`)] : []),
-    hint(`from ${one.origin || "?"} offset ${one.origin_offset}, ${time(one.at)} UTC, key ${brief(one.key)}`), value);
+    hint(one.was_record
+      ? `from ${one.origin || "?"} offset ${one.origin_offset}, ${time(one.at)} UTC, key ${brief(one.key)}`
+      : `a row of ${one.origin}, no record, refused by ${one.node || "?"}, ${time(one.at)} UTC, key ${brief(one.key)}`), value);
 }
 
 // What can be done with letters: the boxes that select some, and the buttons.
@@ -87,9 +89,11 @@ function workbench(name, query, shown, unknown, redraw) {
   const late = () => {
     const here = ours().length < boxes.size || isAll() ? " of those on this page" : "";
     const said = (n, text) => (n ? [`${n === 1 ? "1 letter" : some(n)}${here} ${text}. Repair the time in ${n === 1 ? "its value" : "their values"} first.`] : []);
+    const rows = ours().filter((one) => !one.was_record).length;
     const again = ours().filter((one) => one.late_again).length;
     const behind = ours().filter((one) => one.behind).length;
-    return [...said(again, "will be late again"),
+    return [...(rows ? [`${rows === 1 ? "1 letter was" : `${some(rows)} were`} no record: no topic has it, and it is not sent.`] : []),
+      ...said(again, "will be late again"),
       ...said(behind, `${behind === 1 ? "has an event time" : "have event times"} before the watermark of the topic, and will be late where the windows are closed`),
       ...unknown];
   };
