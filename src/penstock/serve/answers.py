@@ -20,7 +20,7 @@ import pyarrow as pa
 from penstock.core.rows import python_values
 from penstock.expr.failing import why
 from penstock.ops.keyed.query import QUERY_FAILS
-from penstock.ops.rows import REASONS_MAX, Refused
+from penstock.ops.rows import Refused
 
 __all__ = ["Answer", "Counting", "Failure", "Once", "Report", "logged"]
 
@@ -44,7 +44,7 @@ class Failure:
         expression: that failed, in SQL; empty of groups.
         column: that has its values; empty if no column of the view has.
         first: of groups, the key of the first one.
-        is_least: whether there may be more, as no others were looked for.
+        is_most: whether there may be fewer, as a search for each would have taken too long.
     """
 
     view: str
@@ -54,7 +54,7 @@ class Failure:
     expression: str = ""
     column: str = ""
     first: str = ""
-    is_least: bool = False
+    is_most: bool = False
 
     @property
     def text(self) -> str:
@@ -63,7 +63,7 @@ class Failure:
         >>> Failure("v", "values", 2, "Conversion Error: …", 's::INT', "n").text
         '2 values of n in the view v are NULL, because `s::INT` failed. The first error: Conversion Error: …'
         """
-        one = self.count == 1 and not self.is_least
+        one = self.count == 1 and not self.is_most
         are, s = ("is", "") if one else ("are", "s")
         sql, reason = _short(self.expression), _short(self.reason)
         error = f": {reason}" if one else f". The first error: {reason}"
@@ -78,8 +78,8 @@ class Failure:
                 )
                 said += f"condition `{sql}` failed"
             case "groups":
-                least = "at least " if self.is_least else ""
-                groups = f" for {least}{self.count:,} of its groups, such as {_short(self.first)}"
+                most = "up to " if self.is_most else ""
+                groups = f" for {most}{self.count:,} of its groups, such as {_short(self.first)}"
                 said = f"The query of the view {self.view} failed{groups if self.first else ''}; values "
                 said += "that depend on it are NULL or missing"
         return said + error
@@ -161,12 +161,15 @@ class Counting:
         at, count = (-1, 0), sum(max(1, len(one.rows)) for one in refused)
         known = self._found.get(at)
         if known is None:
-            reason: Any = refused[0].reason
-            text = str(reason if isinstance(reason, str) else reason[0])
-            text = text.removeprefix(QUERY_FAILS)
+            text = _reason(refused[0]).removeprefix(QUERY_FAILS)
             known = Failure(self._view, "groups", 0, text, first=_key_text(refused[0].rows))
-        is_least = known.is_least or count >= REASONS_MAX
-        self._found[at] = replace(known, count=known.count + count, is_least=is_least)
+        is_most = known.is_most or not all(_reason(one).startswith(QUERY_FAILS) for one in refused)
+        self._found[at] = replace(known, count=known.count + count, is_most=is_most)
+
+
+def _reason(refused: Refused) -> str:
+    reason: Any = refused.reason
+    return str(reason if isinstance(reason, str) else reason[0])
 
 
 class Once:
