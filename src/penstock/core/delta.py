@@ -9,6 +9,7 @@ Penstock's own columns begin with `$`; a user's can't.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.core.schema import JSON
 from penstock.core.vectors import Vector, contiguous, from_int64, raw
 
 WEIGHT: Final = "$weight"  # int64
@@ -97,44 +99,51 @@ def union(deltas: Sequence[pa.Table]) -> pa.Table:
 
 PLACEHOLDER: Final = "__debezium_unavailable_value"
 """What stands for a large value that an update didn't change, as PostgreSQL doesn't send it: this text, its
-bytes, or an array or a map of them (Debezium's `unavailable.value.placeholder`)."""
-_BYTES: Final = PLACEHOLDER.encode()
+bytes, an array or a map of them, or JSON of any of these (Debezium's `unavailable.value.placeholder`)."""
 
 
 def may_be_unchanged(type_: pa.DataType) -> bool:
     """Whether a column can have the placeholder."""
-    return _placeholder(type_) is not None
+    return bool(_placeholders(type_, PLACEHOLDER))
 
 
-def are_unchanged(column: pa.Array) -> Vector | None:
-    """bool[n]: which values of a column are the placeholder; None: no one is."""
-    expected = _placeholder(column.type)
-    if expected is None:
+def are_unchanged(column: pa.Array, text: str = PLACEHOLDER) -> Vector | None:
+    """bool[n]: which values of a column are the placeholder; None: no one is.
+
+    Args:
+        column: any.
+        text: the placeholder, where the connector was given another one.
+    """
+    expected = _placeholders(column.type, text)
+    if not expected:
         return None
     if not pa.types.is_nested(column.type):
-        found: Any = pc.equal(column, pa.scalar(expected, column.type))
+        found: Any = pc.is_in(column, value_set=pa.array(expected, column.type))
     elif pa.types.is_map(column.type):
-        found = _are_equal(column, [*expected.items()])
+        found = _are_equal(column, [*expected[0].items()])
     else:
-        found = _are_equal(column, expected)
+        found = _are_equal(column, expected[0])
     made = pc.fill_null(found, False).to_numpy(zero_copy_only=False)  # noqa: FBT003
     return made if made.any() else None
 
 
-def _placeholder(type_: pa.DataType) -> Any:
-    """The placeholder in a column of a type; None: it can't have it."""
+def _placeholders(type_: pa.DataType, text: str) -> list[Any]:
+    """The forms of the placeholder in a column of a type; none: it can't have it."""
+    if type_ == JSON:
+        quoted = json.dumps(text, ensure_ascii=False)
+        return [quoted, f"[{quoted}]", f"{{{quoted}:{quoted}}}"]
     if pa.types.is_string(type_):
-        return PLACEHOLDER
+        quoted = json.dumps(text, ensure_ascii=False)
+        return [text, f"{{{quoted}:{quoted}}}"]  # the latter of an hstore as JSON
     if pa.types.is_binary(type_):
-        return _BYTES
+        return [text.encode()]
     if pa.types.is_map(type_):
-        return {PLACEHOLDER: PLACEHOLDER} if pa.types.is_string(type_.item_type) else None
+        return [{text: text}] if pa.types.is_string(type_.item_type) else []
     if pa.types.is_list(type_):
         if pa.types.is_integer(type_.value_type):
-            return [*_BYTES]
-        inner = _placeholder(type_.value_type)
-        return None if inner is None else [inner]
-    return None
+            return [[*text.encode()]]
+        return [[one] for one in _placeholders(type_.value_type, text)[:1]]
+    return []
 
 
 def _are_equal(column: pa.Array, expected: list[Any]) -> pa.Array:

@@ -14,6 +14,7 @@ from tests.effort import examples
 from tests.ops.contract import Contract, counted, delta
 
 from penstock.core.delta import DELETED, PLACEHOLDER
+from penstock.core.schema import JSON
 from penstock.ops import Upserts
 
 SCHEMA = pa.schema(
@@ -85,11 +86,17 @@ LARGE = pa.schema(
         pa.field("l", pa.list_(pa.int32())),
         pa.field("w", pa.list_(pa.string())),
         pa.field("m", pa.map_(pa.string(), pa.string())),
+        pa.field("j", JSON),
     ]
 )
 P = PLACEHOLDER
-UNCHANGED: tuple[Any, ...] = (P, P.encode(), [*P.encode()], [P], [(P, P)])
-VALUES = [("a", b"a", [1], ["a"], [("a", "b")]), (None,) * 5, ("b", b"", [], [], []), UNCHANGED]
+UNCHANGED: tuple[Any, ...] = (P, P.encode(), [*P.encode()], [P], [(P, P)], f'"{P}"')
+VALUES = [
+    ("a", b"a", [1], ["a"], [("a", "b")], "{}"),
+    (None,) * 6,
+    ("b", b"", [], [], [], "[1]"),
+    UNCHANGED,
+]
 
 
 @settings(max_examples=examples(60))
@@ -98,7 +105,7 @@ VALUES = [("a", b"a", [1], ["a"], [("a", "b")]), (None,) * 5, ("b", b"", [], [],
         st.lists(
             st.tuples(
                 st.integers(0, 2),
-                st.one_of(st.none(), *[st.lists(st.integers(0, 3), min_size=5, max_size=5)] * 3),
+                st.one_of(st.none(), *[st.lists(st.integers(0, 3), min_size=6, max_size=6)] * 3),
             ),
             max_size=8,
         ),
@@ -114,7 +121,7 @@ def test_an_unchanged_large_value_is_that_of_before(batches: list[Any], seed: in
         rows, gone = [], []
         for k, picked in changes:
             gone.append(picked is None)
-            row = [VALUES[n][i] for i, n in enumerate(picked or [1] * 5)]
+            row = [VALUES[n][i] for i, n in enumerate(picked or [1] * 6)]
             rows.append((k, *row))
             old = truth.pop(k, None)
             if picked is not None:
