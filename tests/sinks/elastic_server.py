@@ -41,6 +41,10 @@ class Elastic:
                 return (200, {self.aliases[name]: {}}) if there else (404, {})
             case _, ["_bulk"]:
                 return 200, self._bulk(index, iter(body.splitlines()))
+            case _, ["_mget"]:
+                return 200, {
+                    "docs": [self._found(index, one) for one in orjson.loads(body)["docs"]]
+                }
             case _, ["_refresh"]:
                 return 200, {}
             case _, ["_doc", id_]:
@@ -98,6 +102,13 @@ class Elastic:
         }
         self.documents[index][id_] = made
         return 200, made
+
+    def _found(self, index: str, asked: dict[str, Any]) -> dict[str, Any]:
+        found = self.documents.get(index, {}).get(asked["_id"])
+        if found is None:
+            return {"_id": asked["_id"], "found": False}
+        row = {name: value for name, value in found["_source"].items() if name in asked["_source"]}
+        return {"_id": asked["_id"], "found": True, "_source": row}
 
     def _bulk(self, index: str, lines: Iterator[bytes]) -> Any:
         items = []

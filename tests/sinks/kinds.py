@@ -56,6 +56,7 @@ class Kind:
         is_exact: whether offsets and rows change together, not one after the other.
         is_alone: whether nobody else can open it meanwhile (of DuckDB: another process, which these aren't).
         switches: whether it can be built anew.
+        keeps: whether values stay that an update leaves out.
         steps: of a simulation, of 100 that are told: they take from milliseconds to seconds.
         wait: lets time pass, after which locks of a process that was killed are free.
         adapt: makes it take rows of `id` and `name` alone.
@@ -67,6 +68,7 @@ class Kind:
     is_exact: bool = True
     is_alone: bool = False
     switches: bool = True
+    keeps: bool = True
     steps: int = 100
     wait: Callable[[], object] = lambda: None
     adapt: Callable[[Any], Any] = lambda target: target
@@ -170,10 +172,12 @@ class _Embedded:
         return found
 
     def write(self, batch: Batch, offsets: dict[int, int]) -> None:
-        vectors = [vector_of(one) for one in batch.upserts.column("name").to_pylist()]
+        names = batch.upserts.column("name").to_pylist()
+        vectors = [None if one is None else vector_of(one) for one in names]
         column = pa.array(vectors, pa.list_(pa.float32()))
         rows = batch.upserts.append_column("vector", column)
-        self._target.write(replace(batch, upserts=rows), offsets)
+        kept = {one: some for some in batch.kept.values() for one in ("name", "vector")}
+        self._target.write(replace(batch, upserts=rows, kept=kept), offsets)
 
     def beside(self, sink: str, rows: Rows) -> _Embedded:
         return _Embedded(self._target.beside(sink, self._rows(rows)))
@@ -269,7 +273,7 @@ def _parquet(path: Path) -> Kind:
         return dict(duckdb.sql(query).fetchall())
 
     address = str(path / "users.parquet?partition_by=id")
-    return Kind(address, "", rows, is_alone=True, steps=40)
+    return Kind(address, "", rows, is_alone=True, keeps=False, steps=40)
 
 
 def _kafka(log: str) -> Kind:
@@ -286,4 +290,4 @@ def _kafka(log: str) -> Kind:
                         found[int(key)] = orjson.loads(value).get("name")
         return found
 
-    return Kind(f"kafka://{log}", topic, rows, switches=False, steps=20)
+    return Kind(f"kafka://{log}", topic, rows, switches=False, keeps=False, steps=20)

@@ -23,8 +23,10 @@ from tests.sinks import kinds
 from tests.sinks.kinds import Kind
 
 import penstock.sinks
+from penstock.core.delta import PLACEHOLDER
 from penstock.core.schema import Schema
 from penstock.errors import FencedError, UserError
+from penstock.sinks._merging import Merging
 from penstock.sinks._targets.contract import Batch, Rows, Switchable
 from penstock.sinks._targets.lake.folders import Folder
 
@@ -39,6 +41,10 @@ LINES_MAX = 300
 def kind(request, tmp_path: Path) -> Kind:
     """A new target of each kind."""
     return kinds.kind(request.param, request, tmp_path)
+
+
+KEPT = PLACEHOLDER
+"""A name that an update leaves out."""
 
 
 class Killed(BaseException):
@@ -86,27 +92,31 @@ class Simulation:
     def change(self) -> None:
         """Rows appear, change, and go; `name` is never NULL, which stands for a row that is gone."""
         for _ in range(self.random.randrange(12)):
-            id_, is_gone = self.random.randrange(8), self.random.random() < 0.3
-            self.changes.append((id_, None if is_gone else f"v{len(self.changes)}"))
+            id_, chance = self.random.randrange(8), self.random.random()
+            name: str | None = f"v{len(self.changes)}"
+            if chance < 0.3:
+                name = None
+            elif chance < 0.5 and self.kind.keeps and id_ in self.truth(len(self.changes)):
+                name = KEPT
+            self.changes.append((id_, name))
 
     def batch(self, start: int, stop: int) -> Batch:
         """Of each key the last change."""
-        last = {id_: (at, name) for at, (id_, name) in enumerate(self.changes[start:stop], start)}
-        kept = [(id_, at, name) for id_, (at, name) in last.items() if name is not None]
-        gone = [(id_, at) for id_, (at, name) in last.items() if name is None]
-        ids = pa.array([one[0] for one in kept], pa.int64())
-        names = pa.array([one[2] for one in kept], pa.string())
-        return Batch(
-            pa.RecordBatch.from_arrays([ids, names], names=["id", "name"]),
-            pa.RecordBatch.from_arrays([pa.array([i for i, _ in gone], pa.int64())], names=["id"]),
-            np.array([one[1] for one in kept], np.int64),
-            np.array([at for _, at in gone], np.int64),
-            0,
-        )
+        some = self.changes[start:stop]
+        ids = pa.array([id_ for id_, _ in some], pa.int64())
+        names = pa.array([name for _, name in some], pa.string())
+        columns = pa.RecordBatch.from_arrays([ids, names], names=["id", "name"])
+        gone = np.array([name is None for _, name in some], np.bool_)
+        return Merging(self.rows, self.target).merged(columns, gone, np.arange(start, stop), 0)
 
     def truth(self, stop: int) -> dict[int, str]:
-        newest = dict(self.changes[:stop])
-        return {id_: name for id_, name in newest.items() if name is not None}
+        newest: dict[int, str] = {}
+        for id_, name in self.changes[:stop]:
+            if name is None:
+                newest.pop(id_, None)
+            elif name != KEPT:
+                newest[id_] = name
+        return newest
 
     def write(self, target: Any, start: int, stop: int) -> None:
         target.write(self.batch(start, stop), {0: stop})
@@ -225,6 +235,7 @@ import numpy as np
 import pyarrow as pa
 from penstock.core.schema import Schema
 from penstock.sinks import from_address
+from penstock.sinks._merging import Merging
 from penstock.sinks._targets.contract import Batch, Rows
 rows = Rows("topic", Schema.parse("id BIGINT NOT NULL, name STRING"), ("id",))
 target = from_address(*sys.argv[1:])

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
 
 from penstock.client import Client, Producer, Reader
 from penstock.client.schemas import registered_kinds, registered_schemas
+from penstock.core.delta import PLACEHOLDER
 from penstock.core.names import hint
 from penstock.core.schema import JSON, Schema
 from penstock.errors import BrokerError, FencedError, SetupError, UserError
@@ -37,6 +37,7 @@ from penstock.sinks._breaker import Breaker, Circuit
 from penstock.sinks._checks import check_batching, check_key
 from penstock.sinks._control import forget
 from penstock.sinks._letters import Letters
+from penstock.sinks._merging import Merging
 from penstock.sinks._report import GROUP_PREFIX, control_topic, letters_topic, report
 from penstock.sinks._targets.contract import Batch, RefusedError, Rows, Sorting, Target
 from penstock.wire.columns import Records
@@ -115,6 +116,8 @@ class Sink:
             written together. By default the target's, which is 0 if a write costs little. The last
             records of a run don't wait.
         batch_records: the most records in a transaction of the target; 4 MiB is another limit.
+        placeholder: the text that stands for a large value that an update didn't change, if Debezium's
+            `unavailable.value.placeholder` is set. The target keeps its value.
         settings: further arguments of `penstock.client.Client`.
 
     Raises:
@@ -134,6 +137,7 @@ class Sink:
         name: str | None = None,
         pace_s: float | None = None,
         batch_records: int | None = None,
+        placeholder: str = PLACEHOLDER,
         **settings: Any,
     ) -> None:
         check_batching(pace_s, batch_records, STEP_OFFSETS)
@@ -150,6 +154,8 @@ class Sink:
         self._target, self._rows = target, Rows(topic, columns, keys)
         self._format, self._registry = format, registry
         self._decoder = _decoder(columns, keys, changes, encoded)
+        self._merging = Merging(self._rows, target, placeholder)
+        self._is_warned = False  # of values that are left out
         self._address, self._settings = log.removeprefix("kafka://"), settings
         self.name = name or f"{topic}.{getattr(target, 'table', 'sink')}"
         self._pace_s, self._batch_records = pace_s, batch_records
@@ -175,6 +181,7 @@ class Sink:
         topic, schema, key = self._rows.topic, self._rows.schema, self._rows.key
         settings: dict[str, Any] = {"log": self._address, "format": self._format, **self._settings}
         settings |= {"registry": self._registry, "batch_records": self._batch_records}
+        settings["placeholder"] = self._merging.placeholder
         return Sink(target, topic, schema, key=key, name=name, **settings)
 
     @property
@@ -500,8 +507,8 @@ class Sink:
         the offset behind it. So what the last rows of some keys break together, such as a unique column when
         two rows exchange their values, is written as the topic's records did it.
         """
-        batch = self._batch(records, changes, some, partition)
         try:
+            batch = self._batch(records, changes, some, partition)
             self._target.write(batch, {partition: offset})
         except RefusedError as error:
             count = some.stop - some.start
@@ -547,31 +554,22 @@ class Sink:
             self.done.deletes += len(one.deletes)
 
     def _batch(self, records: Records, changes: Changes, some: slice, partition: int) -> Batch:
-        """Of each key the last change."""
-        keys, deleted = list(self._rows.key), changes.deleted[some]
+        """Of each key the last change.
+
+        Raises:
+            RefusedError: it leaves out a value that the target can't have.
+        """
         columns = changes.columns.slice(some.start, some.stop - some.start)
         at = records.offset[changes.rows[some]]
-        if not keys:
-            kept, none = np.flatnonzero(~deleted), np.zeros(0, np.int64)
-            appended = columns.take(kept)
-            return Batch(appended, columns.slice(0, 0).select([]), at[kept], none, partition)
-        if len(columns) == 1:
-            gone = int(deleted[0])
-            kept_row, gone_key = columns.slice(0, 1 - gone), columns.select(keys).slice(0, gone)
-            return Batch(kept_row, gone_key, at[: 1 - gone], at[:gone], partition)
-        numbers = pa.array(np.arange(len(columns)))
-        table = pa.Table.from_batches([columns.select(keys)]).append_column("$at", numbers)
-        last = np.sort(
-            table.group_by(keys).aggregate([("$at", "max")]).column("$at_max").to_numpy()
-        )
-        gone = deleted[last]
-        return Batch(
-            columns.take(last[~gone]),
-            columns.select(keys).take(last[gone]),
-            at[last[~gone]],
-            at[last[gone]],
-            partition,
-        )
+        batch = self._merging.merged(columns, changes.deleted[some], at, partition)
+        if batch.kept and self._merging.unchanged == "logged" and not self._is_warned:
+            self._is_warned = True
+            _log.warning(
+                "%s: expected whole rows; found that %s is left out as unchanged. %s is a log of changes: "
+                "%r is the value there",
+                *(self.name, next(iter(batch.kept)), self._target.name, self._merging.placeholder),
+            )
+        return batch
 
     def _bury(self, records: Records, rows: np.ndarray, reasons: list[str], partition: int) -> None:
         self._letters.send(records, rows, reasons, partition)

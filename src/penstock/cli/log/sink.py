@@ -107,6 +107,12 @@ def _options(command: Any) -> Any:
                 metavar="COUNT",
                 help="Records of a transaction of the target, at most. Default: 50,000, and 4 MiB.",
             ),
+            click.option(
+                "--placeholder",
+                metavar="TEXT",
+                help="What stands for a large value that an update didn't change, if Debezium's "
+                "unavailable.value.placeholder is set. The target keeps its value.",
+            ),
             broker_option,
         )
     ):
@@ -124,9 +130,11 @@ def _made(
     registry: str | None,
     name: str | None,
     batch_records: int | None,
+    placeholder: str | None,
     broker: str | None,
     pace_s: float | None = None,
 ) -> Sink:
+    from penstock.core.delta import PLACEHOLDER
     from penstock.sinks import Sink, from_address
 
     return Sink(
@@ -140,6 +148,7 @@ def _made(
         name=name,
         pace_s=pace_s,
         batch_records=batch_records,
+        placeholder=placeholder or PLACEHOLDER,
         **client_settings(),
     )
 

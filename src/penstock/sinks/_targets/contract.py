@@ -10,23 +10,25 @@ Contract of a `Target`, which the tests in `tests/sinks` check for each kind:
    A target with `keeps_offsets = False` gets changes again after a kill, with the same offsets.
 3. A row that the system doesn't take raises `RefusedError`, and nothing is written. What passes, such as a
    server that is away, is an error of `passing`.
+4. Values that a batch's `kept` names stay as they are in the target, where its `unchanged` is "kept". If it
+   doesn't have the row, it raises `RefusedError`. Written again, the batch changes nothing.
 
 Contract of a `Switchable`, a target that is rebuilt next to the live one:
 
-4. `beside` is a target for the sink `NAME.rebuild`, with offsets of its own. What was written to it stays
+5. `beside` is a target for the sink `NAME.rebuild`, with offsets of its own. What was written to it stays
    when that is killed; what was removed from outside begins with the first record.
-5. `switch` puts it in the live one's place together with its offsets, and keeps the live one. Readers see
+6. `switch` puts it in the live one's place together with its offsets, and keeps the live one. Readers see
    the one or the other; after a kill, so does the next process that opens, builds, switches or goes back.
-6. `go_back` exchanges the two.
-7. A sink that runs meanwhile loses nothing: its next write goes to the new one, or raises an error of
+7. `go_back` exchanges the two.
+8. A sink that runs meanwhile loses nothing: its next write goes to the new one, or raises an error of
    `passing`, after which it opens the new one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -46,8 +48,10 @@ __all__ = [
     "Sorting",
     "Switchable",
     "Target",
+    "Unchanged",
     "changed",
     "fenced",
+    "no_row",
     "nothing_before",
     "replaced",
 ]
@@ -56,6 +60,11 @@ NEW: Final = "__new"
 """Behind a name: what a rebuild writes."""
 OLD: Final = "__old"
 """Behind a name: what was there before the last rebuild."""
+
+
+Unchanged: TypeAlias = Literal["kept", "logged", "refused"]
+"""What a target does with a value that a change leaves out: it keeps its own; it is a log of the changes, and
+gets the placeholder, as the topic has it; it can do neither."""
 
 
 class RefusedError(PenstockError):
@@ -92,6 +101,8 @@ class Batch:
         upserted_at: the offset of the record of each of `upserts`.
         deleted_at: the offset of the record of each of `deletes`.
         partition: of all these records.
+        kept: of some columns, which of `upserts` have no value of it, as their records leave it out: that of
+            the target stays.
     """
 
     upserts: pa.RecordBatch
@@ -99,13 +110,39 @@ class Batch:
     upserted_at: npt.NDArray[np.int64]
     deleted_at: npt.NDArray[np.int64]
     partition: int
+    kept: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.upserts) + len(self.deletes)
 
+    @property
+    def is_partial(self) -> npt.NDArray[np.bool_]:
+        """Which of `upserts` lack values."""
+        found = np.zeros(len(self.upserts), np.bool_)
+        for some in self.kept.values():
+            found |= some
+        return found
+
+    def parts(self) -> Iterator[tuple[pa.RecordBatch, tuple[str, ...]]]:
+        """Rows of `upserts` by the columns that they lack, which they don't have."""
+        if not self.kept:
+            yield self.upserts, ()
+            return
+        names, lacking = [*self.kept], np.stack([*self.kept.values()])
+        found, numbers = np.unique(lacking, axis=1, return_inverse=True)
+        for number in range(found.shape[1]):
+            lacks = tuple(
+                name for name, is_one in zip(names, found[:, number], strict=True) if is_one
+            )
+            rows = self.upserts.filter(pa.array(numbers.reshape(-1) == number))
+            yield rows.drop_columns([*lacks]), lacks
+
 
 class Target(Protocol):
-    """What a sink writes to; see the contract above."""
+    """What a sink writes to; see the contract above.
+
+    Where it has no attribute `unchanged`, that is "refused".
+    """
 
     @property
     def name(self) -> str:
@@ -202,6 +239,14 @@ def changed(table: str, error: BaseException) -> ConnectionError:
 def replaced(table: str) -> ConnectionError:
     """What is raised where another table took this one's place: it passes, as that one is opened next."""
     return ConnectionError(f"{table} has replaced another one")
+
+
+def no_row(lacks: Sequence[str]) -> RefusedError:
+    """What is said of a change that leaves values out, of a row that isn't there."""
+    return RefusedError(
+        f"expected a row of this key, as the change leaves out {', '.join(lacks)} as unchanged; found none. "
+        "Write the row to the topic again, as a whole"
+    )
 
 
 def nothing_before(table: str) -> UserError:

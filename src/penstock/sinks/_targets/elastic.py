@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
+import numpy as np
 import orjson
 import pyarrow as pa
 
@@ -28,19 +29,24 @@ from penstock.sinks._targets.contract import (
     Batch,
     RefusedError,
     Rows,
+    Unchanged,
     fenced,
+    no_row,
     nothing_before,
     nothing_built,
     replaced,
 )
 from penstock.sinks._targets.http import AwayError, Web, cut
-from penstock.sinks._targets.texts import json_rows, key_texts
+from penstock.sinks._targets.texts import completed, json_members, key_texts
 
 __all__ = ["ElasticTarget", "elasticsearch"]
 
 STATE_INDEX: Final = "penstock-sinks"
 DELETED_KEPT: Final = "1h"
 """How long the version of a deleted document is kept: as long as a process may hang and then continue."""
+READ_DOCUMENTS_MAX: Final = 500
+"""Of one request, as they are large."""
+VERSION_CONFLICT: Final = 409
 NOT_THE_ROWS: Final = frozenset({401, 403, 404, 429})
 """Statuses of a document that say something of its index or of the server: nothing is wrong with the row."""
 
@@ -62,6 +68,8 @@ def elasticsearch(
 
 class ElasticTarget:
     """See `elasticsearch`."""
+
+    unchanged: Unchanged = "kept"
 
     def __init__(
         self,
@@ -235,18 +243,61 @@ class ElasticTarget:
         raise AwayError("the state was written, and the answer was lost")
 
     def _bulk(self, batch: Batch) -> None:
+        ids = self._ids(batch.upserts, batch.upserted_at.tolist(), batch)
+        olds = self._olds(ids, batch)
+        rows = completed(batch.upserts, batch.kept, olds)
+        # A document that isn't there may have been deleted by a later record, whose version is refused here:
+        # where it wasn't, deleting it changes nothing.
+        is_lost = [lacks and old is None for lacks, old in zip(batch.is_partial, olds, strict=True)]
         lines: list[bytes] = []
-        for op, rows, at in (
-            ("delete", batch.deletes, batch.deleted_at),
-            ("index", batch.upserts, batch.upserted_at),
+        gone = self._ids(batch.deletes, batch.deleted_at.tolist(), batch)
+        for key, offset in zip(gone, batch.deleted_at.tolist(), strict=True):
+            lines.append(_action("delete", key, offset))
+        for key, offset, row, lost in zip(
+            ids, batch.upserted_at.tolist(), rows, is_lost, strict=True
         ):
-            for offset, key, row in zip(
-                at.tolist(), self._ids(rows, at.tolist(), batch), json_rows(rows), strict=True
-            ):
-                metadata = {"_id": key, "version": offset + 1, "version_type": "external_gte"}
-                lines.append(orjson.dumps({op: metadata}))
-                if op == "index":
-                    lines.append(row)
+            lines += (
+                [_action("delete", key, offset)] if lost else [_action("index", key, offset), row]
+            )
+        answer = self._sent(lines)
+        items = [one for item in answer["items"] for one in item.items()]
+        if answer["errors"]:
+            self._judge(items)
+        for (_, one), lost in zip(items[len(gone) :], is_lost, strict=True):
+            if lost and one["status"] != VERSION_CONFLICT:
+                raise no_row([*batch.kept])
+
+    def _olds(self, ids: list[str], batch: Batch) -> list[Any]:
+        """Of each document that lacks values those that it has.
+
+        Raises:
+            AwayError: they can't be read.
+        """
+        olds: list[Any] = [None] * len(ids)
+        rows = np.flatnonzero(batch.is_partial).tolist()
+        for start in range(0, len(rows), READ_DOCUMENTS_MAX):
+            some = rows[start : start + READ_DOCUMENTS_MAX]
+            asked = {"docs": [{"_id": ids[i], "_source": [*batch.kept]} for i in some]}
+            status, text = self._web.ask(
+                "POST",
+                f"{self._base}/{quote(self._index, safe='')}/_mget",
+                orjson.dumps(asked),
+                Content_Type="application/json",
+            )
+            if status >= 400:
+                raise AwayError(f"the server answered {status}: {cut(text)}")
+            for i, found in zip(some, json_members(text)["docs"], strict=True):
+                if "error" in found:
+                    raise AwayError(f"the server can't read {ids[i]!r} of {self._index}")
+                olds[i] = found.get("_source", {}) if found["found"] else None
+        return olds
+
+    def _sent(self, lines: list[bytes]) -> Any:
+        """The answer to a bulk request.
+
+        Raises:
+            RefusedError: the server doesn't take it as a whole.
+        """
         status, text = self._web.ask(
             "POST",
             f"{self._base}/{quote(self._index, safe='')}/_bulk",
@@ -255,9 +306,7 @@ class ElasticTarget:
         )
         if status >= 400:
             raise RefusedError(f"the server answered {status}: {cut(text)}")
-        answer = self._parsed(text)
-        if answer["errors"]:
-            self._judge(one for item in answer["items"] for one in item.items())
+        return self._parsed(text)
 
     def _judge(self, items: Any) -> None:
         """What is made of answers that aren't all good.
@@ -269,7 +318,9 @@ class ElasticTarget:
         refused = ""
         for op, one in items:
             status = one["status"]
-            if status == 409 or (status == 404 and op == "delete" and not one.get("error")):
+            if status == VERSION_CONFLICT or (
+                status == 404 and op == "delete" and not one.get("error")
+            ):
                 continue  # it has a newer version; what is deleted isn't there
             if status in NOT_THE_ROWS or status >= 500:
                 raise AwayError(f"the server answered {status}: {one.get('error')}")
@@ -334,6 +385,12 @@ class ElasticTarget:
             raise SetupError(
                 f"expected to exchange aliases at {self.name}; found {status}: {found}"
             )
+
+
+def _action(op: str, id_: str, offset: int) -> bytes:
+    """A line of a bulk request."""
+    version = {"version": offset + 1, "version_type": "external_gte"}
+    return orjson.dumps({op: {"_id": id_, **version}})
 
 
 def _type_of(type_: pa.DataType) -> dict[str, Any]:

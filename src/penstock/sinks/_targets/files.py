@@ -6,7 +6,7 @@ import contextlib
 import datetime as dt
 import sqlite3
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
@@ -136,8 +136,8 @@ class SqliteTarget(WithSavepoints):
             return "REAL"
         return "BLOB" if type_ == pa.binary() else "TEXT"
 
-    def load(self, statement: str, rows: pa.RecordBatch) -> None:
-        """Puts the rows into a temporary table, and runs the statement with it."""
+    def load(self, statements: Sequence[str], rows: pa.RecordBatch) -> list[tuple[Any, ...]]:
+        """Puts the rows into a temporary table, and runs the statements with it."""
         assert self._connection is not None, "open comes first"
         names = ", ".join(map(quoted, rows.schema.names))
         marks = ", ".join("?" * len(rows.schema.names))
@@ -151,7 +151,10 @@ class SqliteTarget(WithSavepoints):
         self.execute(f"CREATE TEMPORARY TABLE penstock_staged ({names})")
         insert = f"INSERT INTO temp.penstock_staged VALUES ({marks})"
         self._connection.executemany(insert, zip(*columns, strict=True))
-        self.execute(statement.replace("{rows}", "temp.penstock_staged"))
+        found: list[tuple[Any, ...]] = []
+        for one in statements:
+            found = self.execute(one.replace("{rows}", "temp.penstock_staged"))
+        return found
 
 
 def _plain(value: Any, type_: pa.DataType) -> Any:
@@ -249,8 +252,8 @@ class DuckTarget(SqlTarget):
         super()._check_table(rows)
         _check_key(self, rows, self._module.BinderException)
 
-    def load(self, statement: str, rows: pa.RecordBatch) -> None:
-        """Runs the statement on the Arrow columns themselves."""
+    def load(self, statements: Sequence[str], rows: pa.RecordBatch) -> list[tuple[Any, ...]]:
+        """Runs the statements on the Arrow columns themselves."""
         columns = [
             pa.array(json_values(column), pa.string())
             if pa.types.is_struct(field.type) or pa.types.is_map(field.type)
@@ -261,8 +264,11 @@ class DuckTarget(SqlTarget):
         ]
         table = pa.Table.from_arrays(columns, names=rows.schema.names)
         self._connection.register("penstock_staged", table)
+        found: list[tuple[Any, ...]] = []
         try:
-            self.execute(statement.replace("{rows}", "penstock_staged"))
+            for one in statements:
+                found = self.execute(one.replace("{rows}", "penstock_staged"))
         finally:
             with contextlib.suppress(self._module.Error):  # what went wrong is reported already
                 self._connection.unregister("penstock_staged")
+        return found

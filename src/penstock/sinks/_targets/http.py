@@ -6,15 +6,15 @@ import base64
 import ssl
 from collections.abc import Iterator, Mapping
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import Final, Literal
+from typing import Any, Final, Literal
 from urllib.parse import quote, unquote, urlsplit
 
 import orjson
 
 from penstock.core.databases import described
 from penstock.errors import SetupError, UserError
-from penstock.sinks._targets.contract import Batch, RefusedError, Rows
-from penstock.sinks._targets.texts import json_rows
+from penstock.sinks._targets.contract import Batch, RefusedError, Rows, Unchanged
+from penstock.sinks._targets.texts import json_members, json_rows
 
 __all__ = ["AwayError", "HttpTarget", "Web", "http"]
 
@@ -128,6 +128,8 @@ def http(
 
     A change is `{"id": "TOPIC-PARTITION-OFFSET", "op": "upsert", "row": {…}}`, or
     `{"id": "TOPIC-PARTITION-OFFSET-delete", "op": "delete", "row": {…}}`, in which `row` has the key.
+    A change may leave out large values that an update didn't change: `row` doesn't have these columns, and
+    `"unchanged": ["body"]` names them.
     After a status from 200 to 299, the request is complete. After 408, 425, 429 and 500 to 599, it is
     retried. 300 to 399, 401, 403 and 405 end the sink. Other statuses refuse the change.
 
@@ -144,6 +146,7 @@ class HttpTarget:
     """See `http`."""
 
     keeps_offsets = False
+    unchanged: Unchanged = "kept"
 
     def __init__(self, url: str, batch: str, headers: Mapping[str, str] | None) -> None:
         if batch not in ("ndjson", "one"):
@@ -189,10 +192,17 @@ class HttpTarget:
             ("upsert", "", batch.upserts, batch.upserted_at),
             ("delete", "-delete", batch.deletes, batch.deleted_at),
         ):
-            for offset, row in zip(at.tolist(), json_rows(rows), strict=True):
+            for i, (offset, row) in enumerate(zip(at.tolist(), json_rows(rows), strict=True)):
                 id_ = f"{self._rows.topic}-{batch.partition}-{offset}{end}"
-                line = orjson.dumps({"id": id_, "op": op, "row": orjson.Fragment(row)})
-                yield offset, op, id_, line
+                change: dict[str, Any] = {"id": id_, "op": op, "row": orjson.Fragment(row)}
+                lacks = [n for n, some in batch.kept.items() if some[i]] if op == "upsert" else []
+                if lacks:
+                    members = json_members(row).items()
+                    change |= {
+                        "row": {n: v for n, v in members if n not in lacks},
+                        "unchanged": lacks,
+                    }
+                yield offset, op, id_, orjson.dumps(change)
 
     def close(self) -> None:
         """Ends the connection."""

@@ -22,7 +22,7 @@ from penstock.client.network.security import parse_target
 from penstock.core.databases import described
 from penstock.errors import BrokerError, LimitError, SetupError, UserError
 from penstock.sinks._report import own_topic
-from penstock.sinks._targets.contract import Batch, RefusedError, Rows, fenced
+from penstock.sinks._targets.contract import Batch, RefusedError, Rows, Unchanged, fenced
 from penstock.sinks._targets.texts import json_rows, key_texts
 
 __all__ = ["KafkaTarget", "kafka"]
@@ -74,6 +74,8 @@ class KafkaTarget:
         self.table, self._partitions, self._settings = table, partitions, settings
         self._compact = compact
         self.name = f"kafka {described(bootstrap)} {table}"
+        # Compaction would remove the record with the value.
+        self.unchanged: Unchanged = "refused" if compact else "logged"
         self._writer: TransactionalProducer | None = None
         self._owned: tuple[str, int] | None = None  # the topic of offsets, and this one's epoch
 

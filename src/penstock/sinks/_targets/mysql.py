@@ -15,8 +15,9 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import hashlib
+import itertools
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -109,6 +110,7 @@ class MysqlTarget(WithSavepoints):
         self._url, self._module = url, pymysql_module()
         self._parameters = mysql_parameters(url)
         self._connection: Any = None
+        self._staged: dict[tuple[str, ...], str] = {}  # of this connection, by their columns
 
     @property
     def name(self) -> str:
@@ -167,7 +169,7 @@ class MysqlTarget(WithSavepoints):
         """Ends the connection."""
         if self._connection is not None and self._connection.open:
             self._connection.close()
-        self._connection = None
+        self._connection, self._staged = None, {}
 
     def execute(self, statement: str, values: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
         """Runs a statement; its rows."""
@@ -216,15 +218,20 @@ class MysqlTarget(WithSavepoints):
                 f"expected {self.table!r} to be a table with transactions (InnoDB); found {engine}. "
                 f"Change it: ALTER TABLE {self.path} ENGINE = InnoDB"
             )
-        for i, names in enumerate(self._stages(rows)):
+        for names in {rows.schema.names, rows.key} - {()}:
+            self._stage(names)
+
+    def _stage(self, names: tuple[str, ...]) -> str:
+        """The temporary table with some columns of the table; its creation ends no transaction."""
+        if (staged := self._staged.get(names)) is None:
+            staged = f"penstock_staged_{len(self._staged)}"
             listed = ", ".join(map(quoted, names))
             self.execute(
-                f"CREATE TEMPORARY TABLE penstock_staged_{i} ENGINE = InnoDB AS "
+                f"CREATE TEMPORARY TABLE {staged} ENGINE = InnoDB AS "
                 f"SELECT {listed} FROM {self.path} LIMIT 0"
             )
-
-    def _stages(self, rows: Rows) -> list[tuple[str, ...]]:
-        return sorted({rows.schema.names, rows.key} - {()}, key=len)
+            self._staged[names] = staged
+        return staged
 
     def _next_epoch(self) -> int:
         assert self._rows is not None, "open comes first"
@@ -259,11 +266,10 @@ class MysqlTarget(WithSavepoints):
         known = self.execute("SELECT collation_name FROM information_schema.collations")
         return _KEY_TYPES[type_].format(exact=next(one for one in _EXACT if (one,) in known))
 
-    def load(self, statement: str, rows: pa.RecordBatch) -> None:
+    def load(self, statements: Sequence[str], rows: pa.RecordBatch) -> list[tuple[Any, ...]]:
         """Puts the rows into a temporary table of the table's types, and runs the statements with it."""
-        assert self._rows is not None, "open comes first"
         names = tuple(rows.schema.names)
-        staged = f"penstock_staged_{self._stages(self._rows).index(names)}"
+        staged = self._stage(names)
         columns = [
             json_values(column)
             if pa.types.is_nested(field.type)
@@ -279,8 +285,10 @@ class MysqlTarget(WithSavepoints):
             if rows.nbytes > self._packet_bytes // LITERAL_BYTES:
                 self._check_packets(cursor, insert, some)
             cursor.executemany(insert, some)
-        for one in statement.split(";\n"):
-            self.execute(one.replace("{rows}", staged))
+        found: list[tuple[Any, ...]] = []
+        for one in itertools.chain.from_iterable(each.split(";\n") for each in statements):
+            found = self.execute(one.replace("{rows}", staged))
+        return found
 
     def _check_packets(self, cursor: Any, insert: str, rows: list[tuple[Any, ...]]) -> None:
         """Whether the server takes each row's statement: with a larger one, it ends the connection."""
@@ -296,7 +304,7 @@ class MysqlTarget(WithSavepoints):
                 )
 
     def _delete_sql(self, rows: Rows) -> str:
-        return f"DELETE t FROM {self.path} AS t JOIN {{rows}} AS r ON {_same(rows)}"
+        return f"DELETE t FROM {self.path} AS t JOIN {{rows}} AS r ON {self._same(rows)}"
 
     def upsert_sql(self, rows: Rows) -> str:
         """Two statements, as `ON DUPLICATE KEY` would change rows that have another unique column alike."""
@@ -306,12 +314,16 @@ class MysqlTarget(WithSavepoints):
             return f"INSERT INTO {self.path} ({listed}) SELECT {listed} FROM {{rows}}"
         others = [quoted(n) for n in rows.schema.names if n not in rows.key]
         change = ", ".join(f"t.{n} = r.{n}" for n in others)
-        update = f"UPDATE {self.path} AS t JOIN {{rows}} AS r ON {_same(rows)} SET {change};\n"
+        update = f"UPDATE {self.path} AS t JOIN {{rows}} AS r ON {self._same(rows)} SET {change};\n"
         first = quoted(rows.key[0])
         return (update if others else "") + (
             f"INSERT INTO {self.path} ({listed}) SELECT {', '.join(f'r.{n}' for n in names)} FROM {{rows}} "
-            f"AS r LEFT JOIN {self.path} AS t ON {_same(rows)} WHERE t.{first} IS NULL"
+            f"AS r LEFT JOIN {self.path} AS t ON {self._same(rows)} WHERE t.{first} IS NULL"
         )
+
+    def _update_sql(self, rows: Rows, names: Sequence[str]) -> str:
+        change = ", ".join(f"t.{quoted(n)} = r.{quoted(n)}" for n in names)
+        return f"UPDATE {self.path} AS t JOIN {{rows}} AS r ON {self._same(rows)} SET {change}"
 
     # -- tables that are rebuilt ---------------------------------------------------------------------
 
@@ -388,10 +400,6 @@ class MysqlTarget(WithSavepoints):
 
 class _RefusedValueError(Exception):
     """A value that the driver can't write."""
-
-
-def _same(rows: Rows) -> str:
-    return " AND ".join(f"t.{quoted(n)} = r.{quoted(n)}" for n in rows.key)
 
 
 def _plain(value: Any, type_: pa.DataType) -> Any:

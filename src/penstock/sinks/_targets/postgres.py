@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -68,6 +68,7 @@ class PostgresTarget(WithSavepoints):
         self._url, self._psycopg = url, psycopg_module()
         self._connection: Any = None
         self._staged: dict[tuple[str, ...], str] = {}
+        self._filled: set[str] = set()  # those with rows of this transaction
         self._is_deferrable = False  # the key, so that ON CONFLICT can't take it
 
     @property
@@ -124,7 +125,7 @@ class PostgresTarget(WithSavepoints):
         if self._connection is not None:
             self._connection.close()
         self._connection = None
-        self._staged = {}
+        self._staged, self._filled = {}, set()
 
     def execute(self, statement: str, values: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
         """Runs a statement; its rows."""
@@ -152,6 +153,7 @@ class PostgresTarget(WithSavepoints):
         Raises:
             SetupError: the role may not write the table.
         """
+        self._filled.clear()
         try:
             with super()._transaction():
                 yield
@@ -166,8 +168,9 @@ class PostgresTarget(WithSavepoints):
 
     def _part_done(self) -> None:
         self.execute("SET CONSTRAINTS ALL DEFERRED")
-        for staged in self._staged.values():
+        for staged in self._filled:
             self.execute(f"DELETE FROM {staged}")
+        self._filled.clear()
 
     def columns(self) -> list[str]:
         """The table's columns, without those that the database computes."""
@@ -224,16 +227,24 @@ class PostgresTarget(WithSavepoints):
             return f"{self.type_of(type_.value_type)}[]"
         return _TYPES.get(type_, "jsonb")  # its arrays of arrays are rectangles
 
-    def load(self, statement: str, rows: pa.RecordBatch) -> None:
-        """Copies the rows into a temporary table of the table's types, and runs the statement with it."""
-        staged = self._staged[tuple(rows.schema.names)]
+    def load(self, statements: Sequence[str], rows: pa.RecordBatch) -> list[tuple[Any, ...]]:
+        """Copies the rows into a temporary table of the table's types, and runs the statements with it."""
+        assert self._rows is not None, "open comes first"
+        names = tuple(rows.schema.names)
+        staged = self._staged.get(names, self._staged[self._rows.schema.names])
+        if staged in self._filled:
+            self.execute(f"DELETE FROM {staged}")
+        self._filled.add(staged)
         listed = ", ".join(map(quoted, rows.schema.names))
         with (
             self._connection.cursor() as cursor,
             cursor.copy(f"COPY {staged} ({listed}) FROM STDIN (FORMAT csv)") as copy,
         ):
             copy.write(_csv(rows))
-        self.execute(statement.replace("{rows}", staged))
+        found: list[tuple[Any, ...]] = []
+        for one in statements:
+            found = self.execute(one.replace("{rows}", staged))
+        return found
 
     def _check_table(self, rows: Rows) -> None:
         super()._check_table(rows)

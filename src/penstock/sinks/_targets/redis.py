@@ -13,24 +13,26 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal, get_args
 from urllib.parse import quote
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.core.databases import described
 from penstock.core.lazy import how_to_install
 from penstock.core.schema import JSON
 from penstock.errors import SetupError, UserError
-from penstock.formats.json import encode_rows
 from penstock.sinks._targets.contract import (
     NEW,
     OLD,
     Batch,
     Rows,
+    Unchanged,
     fenced,
+    no_row,
     nothing_before,
     nothing_built,
     replaced,
 )
-from penstock.sinks._targets.texts import json_values
+from penstock.sinks._targets.texts import completed, json_members, json_values
 
 __all__ = ["RedisTarget", "redis"]
 
@@ -72,6 +74,8 @@ def redis(
 
 class RedisTarget:
     """See `redis`."""
+
+    unchanged: Unchanged = "kept"
 
     def __init__(self, url: str, table: str, value: str, expire_s: int | None) -> None:
         if not isinstance(table, str) or not table:
@@ -169,26 +173,65 @@ class RedisTarget:
         with self._connection.pipeline(transaction=True) as pipe:
             pipe.watch(self._state)  # EXEC does nothing if another one takes over from here on
             self._check(pipe.hgetall(self._state))
-            pipe.multi()
             gone = list(self._keys(batch.deletes))
             keys = list(self._keys(batch.upserts))
+            olds = self._olds(keys, batch)
+            pipe.multi()
             if gone:
                 pipe.delete(*gone)
-            if keys and self._value == "hash":
-                pipe.delete(*keys)  # fields that are NULL now, and keys of another kind
-            for key, value in zip(keys, self._values(batch.upserts), strict=True):
-                if isinstance(value, dict):
-                    pipe.hset(key, mapping=value)
-                    if self._expire_s is not None:
-                        pipe.expire(key, self._expire_s)
-                elif value is None:
-                    pipe.delete(key)
-                else:
-                    pipe.set(key, value, ex=self._expire_s)
+            self._set(pipe, keys, batch, olds)
             if offsets:
                 pipe.hset(self._state, mapping={f"p{p}": o for p, o in offsets.items()})
             pipe.execute()
         self._offsets.update(offsets)
+
+    def _olds(self, keys: list[str], batch: Batch) -> list[Any]:
+        """Of each row that lacks values what its key has; of a hash, only whether it is there.
+
+        Raises:
+            RefusedError: it isn't.
+        """
+        lacks = {
+            i: [name for name, some in batch.kept.items() if some[i]]
+            for i in np.flatnonzero(batch.is_partial).tolist()
+        }
+        if self._value not in get_args(Value):  # the column that is written may be there
+            lacks = {i: names for i, names in lacks.items() if self._value in names}
+        with self._connection.pipeline(transaction=False) as reads:
+            for i in lacks:
+                reads.type(keys[i])
+                if self._value == "json":
+                    reads.get(keys[i])
+            found = iter(reads.execute(raise_on_error=False))
+        olds: list[Any] = [None] * len(keys)
+        for i, names in lacks.items():
+            if next(found) != (b"hash" if self._value == "hash" else b"string"):
+                raise no_row(names)
+            olds[i] = json_members(next(found)) if self._value == "json" else names
+        return olds
+
+    def _set(self, pipe: Any, keys: list[str], batch: Batch, olds: list[Any]) -> None:
+        """Writes rows; what they lack stays as it is."""
+        whole = [key for key, old in zip(keys, olds, strict=True) if old is None]
+        if whole and self._value == "hash":
+            pipe.delete(*whole)  # fields that are NULL now, and keys of another kind
+        values = self._values(batch, olds)
+        for key, value, old in zip(keys, values, olds, strict=True):
+            if isinstance(value, dict):
+                names = batch.upserts.schema.names
+                null = [n for n in names if n not in value and n not in old] if old else []
+                if null:
+                    pipe.hdel(key, *null)
+                pipe.hset(key, mapping=value)
+                if self._expire_s is not None:
+                    pipe.expire(key, self._expire_s)
+            elif old is not None and self._value != "json":
+                if self._expire_s is not None:
+                    pipe.expire(key, self._expire_s)
+            elif value is None:
+                pipe.delete(key)
+            else:
+                pipe.set(key, value, ex=self._expire_s)
 
     def _check(self, found: Mapping[bytes, bytes]) -> None:
         """Whether the server has what it had after the last write.
@@ -219,11 +262,12 @@ class RedisTarget:
                 for literal, name in self._parts
             )
 
-    def _values(self, rows: pa.RecordBatch) -> list[Any]:
+    def _values(self, batch: Batch, olds: list[Any]) -> list[Any]:
+        rows = batch.upserts
         if not len(rows):
             return []
         if self._value == "json":
-            return list(encode_rows(pa.Table.from_batches([rows])).to_pylist())
+            return list(completed(rows, batch.kept, olds))
         names = rows.schema.names if self._value == "hash" else [self._value]
         columns = [_texts(rows.column(name)) for name in names]
         if self._value != "hash":

@@ -6,7 +6,7 @@ import abc
 import contextlib
 import copy
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Self
 
 import pyarrow as pa
@@ -19,8 +19,10 @@ from penstock.sinks._targets.contract import (
     Bury,
     RefusedError,
     Rows,
+    Unchanged,
     changed,
     fenced,
+    no_row,
     nothing_before,
     nothing_built,
     replaced,
@@ -48,6 +50,7 @@ class SqlTarget(abc.ABC):
         create: whether to create it if it doesn't exist.
     """
 
+    unchanged: Unchanged = "kept"
     placeholder = "?"
     for_share = ""
     """Behind a query whose rows must stay as they are until the transaction's end."""
@@ -94,8 +97,8 @@ class SqlTarget(abc.ABC):
         """The table's columns; empty where there is no such table."""
 
     @abc.abstractmethod
-    def load(self, statement: str, rows: pa.RecordBatch) -> None:
-        """Runs a statement whose `{rows}` stands for these rows."""
+    def load(self, statements: Sequence[str], rows: pa.RecordBatch) -> list[tuple[Any, ...]]:
+        """Runs statements whose `{rows}` stands for these rows; the rows of the last one."""
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -191,9 +194,24 @@ class SqlTarget(abc.ABC):
     def _apply(self, batch: Batch) -> None:
         assert self._rows is not None, "open comes first"
         if len(batch.deletes):
-            self.load(self._delete_sql(self._rows), batch.deletes)
-        if len(batch.upserts):
-            self.load(self.upsert_sql(self._rows), batch.upserts)
+            self.load([self._delete_sql(self._rows)], batch.deletes)
+        for part, lacks in batch.parts():
+            if lacks:
+                self._update(part, lacks)
+            elif len(part):
+                self.load([self.upsert_sql(self._rows)], part)
+
+    def _update(self, part: pa.RecordBatch, lacks: tuple[str, ...]) -> None:
+        """Changes some columns of rows.
+
+        Raises:
+            RefusedError: a row isn't there.
+        """
+        assert self._rows is not None, "open comes first"
+        names = [name for name in part.schema.names if name not in self._rows.key]
+        statements = [self._update_sql(self._rows, names)] if names else []
+        if self.load([*statements, self._missing_sql(self._rows)], part) != [(0,)]:
+            raise no_row(lacks)
 
     def _store_all(self, offsets: Mapping[int, int]) -> None:
         for partition, offset in offsets.items():
@@ -323,10 +341,8 @@ class SqlTarget(abc.ABC):
         return ".".join(map(quoted, self.table.split(".")))
 
     def _delete_sql(self, rows: Rows) -> str:
-        same = " AND ".join(f"t.{quoted(n)} = r.{quoted(n)}" for n in rows.key)
-        return (
-            f"DELETE FROM {self.path} AS t WHERE EXISTS (SELECT 1 FROM {{rows}} AS r WHERE {same})"
-        )
+        there = f"SELECT 1 FROM {{rows}} AS r WHERE {self._same(rows)}"
+        return f"DELETE FROM {self.path} AS t WHERE EXISTS ({there})"
 
     def upsert_sql(self, rows: Rows) -> str:
         """What writes the rows of `{rows}`, by their key if they have one."""
@@ -342,6 +358,20 @@ class SqlTarget(abc.ABC):
         return f"{statement} ON CONFLICT ({keys}) DO " + (
             f"UPDATE SET {change}" if others else "NOTHING"
         )
+
+    def _update_sql(self, rows: Rows, names: Sequence[str]) -> str:
+        """What changes columns of the rows of `{rows}` that are there."""
+        change = ", ".join(f"{quoted(n)} = r.{quoted(n)}" for n in names)
+        return f"UPDATE {self.path} AS t SET {change} FROM {{rows}} AS r WHERE {self._same(rows)}"
+
+    def _missing_sql(self, rows: Rows) -> str:
+        """Counts those of `{rows}` that aren't there."""
+        there = f"SELECT 1 FROM {self.path} AS t WHERE {self._same(rows)}"
+        return f"SELECT count(*) FROM {{rows}} AS r WHERE NOT EXISTS ({there})"
+
+    def _same(self, rows: Rows) -> str:
+        """Whether a row `t` of the table and a row `r` have the same key."""
+        return " AND ".join(f"t.{quoted(n)} = r.{quoted(n)}" for n in rows.key)
 
     @contextlib.contextmanager
     def _alone(self, sink: str, topic: str) -> Iterator[None]:  # noqa: ARG002 - those of others
@@ -472,12 +502,12 @@ class WithSavepoints(SqlTarget):
             todo = _halves(slice(0, count))
             while todo:
                 some = todo.pop(0)
-                made = batch(some)
                 try:
+                    made = batch(some)
                     self._apply(made)
                     self._check_deferred()
                 except Exception as error:
-                    if not self.refuses(error):
+                    if not (isinstance(error, RefusedError) or self.refuses(error)):
                         raise
                     self.execute("ROLLBACK TO SAVEPOINT penstock_rest")
                     if some.stop - some.start == 1:

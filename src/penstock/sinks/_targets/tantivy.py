@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,7 +24,7 @@ import pyarrow.compute as pc
 from penstock.core.lazy import how_to_install
 from penstock.core.schema import JSON, TIMESTAMP
 from penstock.errors import SetupError, UserError
-from penstock.sinks._targets.contract import Batch, RefusedError, Rows
+from penstock.sinks._targets.contract import Batch, RefusedError, Rows, Unchanged, no_row
 from penstock.sinks._targets.lake.folders import Folder
 from penstock.sinks._targets.texts import json_values, key_texts
 
@@ -55,6 +56,8 @@ def tantivy(path: str | Path) -> TantivyTarget:
 
 class TantivyTarget:
     """See `tantivy`."""
+
+    unchanged: Unchanged = "kept"
 
     def __init__(self, path: str | Path, owner: str | None = None) -> None:
         try:
@@ -88,7 +91,7 @@ class TantivyTarget:
         self._folder.take()
         self._adders = [_adder(self._module, field.type) for field in rows.schema]
         try:
-            index = self._module.Index(self._schema(rows), path=str(self._path))
+            index = self._index = self._module.Index(self._schema(rows), path=str(self._path))
         except ValueError as error:
             raise UserError(
                 f"expected the index {self._path} to have the columns {', '.join(rows.schema.names)}; found "
@@ -160,7 +163,8 @@ class TantivyTarget:
         """Makes changes and offsets true together.
 
         Raises:
-            RefusedError: an instant is outside of those that the index can hold.
+            RefusedError: an instant is outside of those that the index can hold, or a document that lacks
+                values isn't there.
         """
         if self._writer is None:
             raise OSError(f"{self._path} is closed")
@@ -170,26 +174,47 @@ class TantivyTarget:
             self._offsets = after
             self._store_state(after)
             return
+        olds = self._olds(batch)
         try:
             for rows in (batch.deletes, batch.upserts):
                 for key in key_texts(rows, self._rows.key) if len(rows) else ():
                     self._writer.delete_documents_by_term(KEY_FIELD, key)
-            self._add(batch.upserts)
+            self._add(batch.upserts, olds)
             self._store_state(after)
             self._writer.commit()
         except ValueError as error:
             raise OSError(f"{self._path} can't be written: {error}") from None
         self._offsets = after
 
-    def _add(self, rows: pa.RecordBatch) -> None:
+    def _olds(self, batch: Batch) -> dict[int, dict[str, list[Any]]]:
+        """The values that documents lack, by their rows."""
+        olds: dict[int, dict[str, list[Any]]] = {}
+        rows = np.flatnonzero(batch.is_partial).tolist()
+        if not rows:
+            return olds
+        self._index.reload()
+        searcher, keys = self._index.searcher(), key_texts(batch.upserts, self._rows.key)
+        for i in rows:
+            lacks = [name for name, some in batch.kept.items() if some[i]]
+            asked = self._module.Query.term_query(self._index.schema, KEY_FIELD, keys[i])
+            found = searcher.search(asked, 1).hits
+            if not found:
+                raise no_row(lacks)
+            document = searcher.doc(found[0][1]).to_dict()
+            olds[i] = {name: document.get(name, []) for name in lacks}
+        return olds
+
+    def _add(self, rows: pa.RecordBatch, olds: Mapping[int, Mapping[str, list[Any]]]) -> None:
         if not len(rows):
             return
         columns = [_values(column) for column in rows.columns]
         names = rows.schema.names
-        for key, *values in zip(key_texts(rows, self._rows.key), *columns, strict=True):
-            document = self._module.Document()
+        keys = key_texts(rows, self._rows.key)
+        for i, (key, *values) in enumerate(zip(keys, *columns, strict=True)):
+            document, old = self._module.Document(), olds.get(i, {})
             document.add_text(KEY_FIELD, key)
-            for name, add, value in zip(names, self._adders, values, strict=True):
+            for name, add, new in zip(names, self._adders, values, strict=True):
+                value = old.get(name, new)
                 for one in value if isinstance(value, list) else (value,):
                     if one is not None:
                         add(document, name, one)

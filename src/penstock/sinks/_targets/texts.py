@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
 import pyarrow as pa
 
 from penstock.core.literals import uuid_texts
 from penstock.core.schema import INTERVAL, JSON, TIME_OF_DAY, UUID
 from penstock.formats.json import encode_rows
 
-__all__ = ["json_rows", "json_values", "key_texts", "plain_columns"]
+__all__ = ["completed", "json_members", "json_rows", "json_values", "key_texts", "plain_columns"]
 
 
 def json_rows(rows: pa.RecordBatch) -> list[bytes]:
@@ -16,6 +23,41 @@ def json_rows(rows: pa.RecordBatch) -> list[bytes]:
     if not len(rows):
         return []
     return [str(text).encode() for text in encode_rows(pa.Table.from_batches([rows])).to_pylist()]
+
+
+def completed(
+    rows: pa.RecordBatch,
+    kept: Mapping[str, npt.NDArray[np.bool_]],
+    olds: Sequence[Mapping[str, Any] | None],
+) -> list[bytes]:
+    """Each row as a JSON object, with members of the old one where it lacks values.
+
+    Args:
+        rows: any.
+        kept: which of them lack which columns.
+        olds: of each row the members of the old one, by `json_members`; of one that lacks none, anything.
+
+    >>> rows = pa.RecordBatch.from_pylist([{"a": 1, "b": None}])
+    >>> completed(rows, {"b": np.array([True])}, [json_members(b'{"b": 1.50}')])
+    [b'{"a":1,"b":1.50}']
+    """
+    made = json_rows(rows)
+    lacks = {name: some for name, some in kept.items() if name in rows.schema.names}
+    none = np.zeros(len(rows), np.bool_)
+    for i in np.flatnonzero(np.logical_or.reduce([none, *lacks.values()])).tolist():
+        row, old = json_members(made[i]), olds[i] or {}
+        row |= {name: old.get(name) for name, some in lacks.items() if some[i]}
+        made[i] = orjson.dumps(row)
+    return made
+
+
+def json_members(text: str | bytes) -> Any:
+    """What JSON is, to be written by `orjson`; numbers keep their spelling."""
+    return json.loads(text, parse_int=_spelled, parse_float=_spelled)
+
+
+def _spelled(number: str) -> Any:
+    return orjson.Fragment(number)
 
 
 def key_texts(rows: pa.RecordBatch, key: tuple[str, ...]) -> list[str]:

@@ -28,9 +28,9 @@ import pyarrow.compute as pc
 
 from penstock.core.lazy import how_to_install
 from penstock.errors import CorruptError, SetupError, UserError
-from penstock.sinks._targets.contract import Batch, RefusedError, Rows
+from penstock.sinks._targets.contract import Batch, RefusedError, Rows, Unchanged, no_row
 from penstock.sinks._targets.lake.folders import Folder
-from penstock.sinks._targets.texts import json_rows, key_texts
+from penstock.sinks._targets.texts import completed, json_members, key_texts
 
 __all__ = ["Match", "Metric", "VectorTarget", "Vectors", "vectors"]
 
@@ -85,6 +85,8 @@ class VectorTarget:
         UserError: an argument is wrong.
         SetupError: usearch isn't installed.
     """
+
+    unchanged: Unchanged = "kept"
 
     def __init__(
         self,
@@ -168,7 +170,7 @@ class VectorTarget:
         sql = self._sql
         if sql is None:
             raise OSError(f"{self._path} is closed")
-        upserts = self._upserts(batch.upserts) if len(batch.upserts) else []
+        upserts = self._upserts(sql, batch) if len(batch.upserts) else []
         keys = key_texts(batch.deletes, self._rows.key) if len(batch.deletes) else []
         keys += [key for key, _, _ in upserts]
         with sql:
@@ -182,18 +184,35 @@ class VectorTarget:
         if self._graph.behind(sql) > max(SAVED_CHANGES, len(self._graph) // 10):
             self._graph.save(sql)
 
-    def _upserts(self, rows: pa.RecordBatch) -> list[tuple[str, str, bytes]]:
+    def _upserts(self, sql: sqlite3.Connection, batch: Batch) -> list[tuple[str, str, bytes]]:
         """Key, row and vector.
 
         Raises:
-            RefusedError: a vector doesn't fit.
+            RefusedError: a vector doesn't fit, or a row that lacks values isn't there.
         """
-        column: Any = rows.column(self._form.column)
-        found = _fitting(column, self._form)
-        rest = rows.select([name for name in rows.schema.names if name != self._form.column])
-        texts = (one.decode() for one in json_rows(rest))
-        blobs = (one.tobytes() for one in found)
-        return list(zip(key_texts(rows, self._rows.key), texts, blobs, strict=True))
+        rows, name = batch.upserts, self._form.column
+        keys = key_texts(rows, self._rows.key)
+        olds, blobs = self._olds(sql, keys, batch)
+        is_given = ~batch.kept.get(name, np.zeros(len(rows), np.bool_))
+        found = _fitting(rows.column(name).filter(pa.array(is_given)), self._form)
+        for i, one in zip(np.flatnonzero(is_given).tolist(), found, strict=True):
+            blobs[i] = one.tobytes()
+        rest = rows.select([one for one in rows.schema.names if one != name])
+        texts = (one.decode() for one in completed(rest, batch.kept, olds))
+        return list(zip(keys, texts, blobs, strict=True))
+
+    def _olds(
+        self, sql: sqlite3.Connection, keys: list[str], batch: Batch
+    ) -> tuple[list[Any], list[bytes]]:
+        """The members and vectors of the rows that lack values."""
+        olds: list[Any] = [None] * len(keys)
+        blobs = [b""] * len(keys)
+        for i in np.flatnonzero(batch.is_partial).tolist():
+            found = sql.execute("SELECT row, vector FROM rows WHERE key = ?", (keys[i],)).fetchone()
+            if found is None:
+                raise no_row([name for name, some in batch.kept.items() if some[i]])
+            olds[i], blobs[i] = json_members(found[0]), found[1]
+        return olds, blobs
 
     def close(self) -> None:
         """Writes the graph, if it isn't, and lets the directory go."""

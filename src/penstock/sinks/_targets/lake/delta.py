@@ -8,15 +8,19 @@ else has committed meanwhile lets it fail, and the table is read again.
 from __future__ import annotations
 
 import contextlib
+import functools
+import operator
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.core.lazy import how_to_install
 from penstock.errors import SetupError, UserError
-from penstock.sinks._targets.contract import Batch, Rows
+from penstock.sinks._targets.contract import Batch, Rows, Unchanged
+from penstock.sinks._targets.lake.filling import filled, lacking_keys
 from penstock.sinks._targets.lake.folders import Folder
 from penstock.sinks._targets.texts import plain_columns
 
@@ -41,6 +45,8 @@ def delta(path: str | Path, *, pace_s: float = PACE_S) -> DeltaTarget:
 
 class DeltaTarget:
     """See `delta`."""
+
+    unchanged: Unchanged = "kept"
 
     def __init__(self, path: str | Path, pace_s: float, owner: str | None = None) -> None:
         try:
@@ -124,10 +130,7 @@ class DeltaTarget:
             raise OSError(f"{self._path} can't be written: {error}") from error
 
     def _merge(self, batch: Batch, properties: Any) -> None:
-        upserts, deletes = (
-            plain_columns(batch.upserts, times=False),
-            plain_columns(batch.deletes, times=False),
-        )
+        upserts, deletes = self._upserts(batch), plain_columns(batch.deletes, times=False)
         mark = pa.array([False] * len(upserts))
         source = pa.concat_tables(
             [
@@ -147,6 +150,20 @@ class DeltaTarget:
         )
         merge = merge.when_matched_delete(f"s.{GONE}").when_matched_update(names)
         merge.when_not_matched_insert(names, predicate=f"NOT s.{GONE}").execute()
+
+    def _upserts(self, batch: Batch) -> pa.Table:
+        """The batch's rows, with the table's values where they lack some."""
+        upserts = plain_columns(batch.upserts, times=False)
+        if not batch.kept:
+            return upserts
+        keys = lacking_keys(batch, upserts, self._rows.key)
+        conditions: list[Any] = [
+            pc.field(n).isin(keys.column(n).unique()) for n in keys.column_names
+        ]
+        condition = functools.reduce(operator.and_, conditions)
+        columns = [*self._rows.key, *batch.kept]
+        old = self._delta.to_pyarrow_dataset().to_table(columns=columns, filter=condition)
+        return filled(batch, upserts, self._rows.key, old)
 
     def close(self) -> None:
         """Lets the directory go."""

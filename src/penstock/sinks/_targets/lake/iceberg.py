@@ -27,11 +27,13 @@ from penstock.errors import SetupError, UserError
 from penstock.sinks._targets.contract import (
     Batch,
     Rows,
+    Unchanged,
     fenced,
     nothing_before,
     nothing_built,
     replaced,
 )
+from penstock.sinks._targets.lake.filling import filled, lacking_keys
 from penstock.sinks._targets.lake.folders import LOCK_MODE
 from penstock.sinks._targets.texts import plain_columns
 
@@ -71,6 +73,8 @@ def iceberg(
 
 class IcebergTarget:
     """See `iceberg`."""
+
+    unchanged: Unchanged = "kept"
 
     def __init__(
         self,
@@ -205,13 +209,29 @@ class IcebergTarget:
             return  # offsets alone are written with the next changes: each commit makes files
         for left in reversed(range(TRIES)):
             try:
-                self._commit(plain_columns(batch.upserts), plain_columns(batch.deletes))
+                self._commit(self._upserts(batch), plain_columns(batch.deletes))
             except self._conflict:
                 self._check_owner()
                 if not left:
                     raise
             else:
                 return
+
+    def _upserts(self, batch: Batch) -> pa.Table:
+        """The batch's rows, with the table's values where they lack some."""
+        upserts = plain_columns(batch.upserts)
+        if not batch.kept:
+            return upserts
+        keys = lacking_keys(batch, upserts, self._rows.key)
+        ref = self._table.metadata.refs.get(self._branch)
+        old = upserts.slice(0, 0)
+        if ref is not None:
+            old = self._table.scan(
+                row_filter=matching(keys),
+                selected_fields=(*self._rows.key, *batch.kept),
+                snapshot_id=ref.snapshot_id,
+            ).to_arrow()
+        return filled(batch, upserts, self._rows.key, old)
 
     def _check_owner(self) -> None:
         """Reads the table again, on which the next commit stands, unless it is another one's.

@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 from penstock.core.names import hint, known_names
 from penstock.core.schema import TIMESTAMP, Schema, type_text
 from penstock.errors import UserError
-from penstock.sinks._targets.contract import Batch, RefusedError, Rows
+from penstock.sinks._targets.contract import Batch, RefusedError, Rows, Unchanged
 from penstock.sinks._targets.lake.folders import Folder
 from penstock.sinks._targets.texts import plain_columns
 
@@ -105,6 +105,8 @@ class _Part:
 
 class ParquetTarget:
     """See `parquet`."""
+
+    unchanged: Unchanged = "logged"
 
     def __init__(
         self,
