@@ -10,7 +10,7 @@ import pytest
 import penstock as ps
 from penstock.engine.explain import explain
 from penstock.engine.physical import compile_graph
-from penstock.errors import FlowError
+from penstock.errors import FlowError, SchemaError
 
 
 @pytest.fixture
@@ -48,11 +48,19 @@ def test_a_table_is_captured_from_a_database(path) -> None:
         ('CREATE TABLE t FROM POSTGRES "postgresql://a:b@c/d"', "found 'postgresql://a@c/d'"),
         ("CREATE TABLE t FROM SQLITE '{path}' WITH (tabel = 'x')", "found 'tabel'"),
         ("CREATE TABLE t FROM SQLITE '{path}' WITH (format = 'avro')", "expected format = 'flat'"),
+        (
+            "CREATE TABLE t (id INT PRIMARY KEY, more AS id + 1) FROM SQLITE '{path}' WITH (table = 'users')",
+            r"found more AS id \+ 1, which is computed. Compute it in a view",
+        ),
+        (
+            "CREATE TABLE t (id INT PRIMARY KEY, WATERMARK FOR at) FROM SQLITE '{path}'",
+            "'at'",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_said(path, text, message) -> None:
     """Each message names the line."""
-    with pytest.raises(FlowError, match=message) as raised:
+    with pytest.raises((FlowError, SchemaError), match=message) as raised:
         ps.App("shop").sql(text.replace("{path}", str(path)))
     assert str(raised.value).startswith("line 1")
 

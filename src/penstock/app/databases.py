@@ -20,7 +20,12 @@ from penstock.flow.times import EventTime
 from penstock.formats.changelog import ChangelogFormat
 from penstock.formats.registered import RegisteredFormat
 from penstock.sql import SqlFlow
-from penstock.sql.flow import CAPTURE_OPTIONS, statement_options
+from penstock.sql.flow import (
+    CAPTURE_OPTIONS,
+    computed_refused,
+    statement_options,
+    watermark_of,
+)
 
 # Captures and sinks are imported where a program has some: they take half a second of processor time.
 if TYPE_CHECKING:
@@ -172,10 +177,13 @@ class DatabaseFlow(SqlFlow):
             format=form,
         )
         columns = statement.columns
+        if columns is not None and columns.computed:
+            raise computed_refused(statement, "CREATE TABLE … FROM a database")
         self.named[statement.name] = self.table(
             options.get("topic", statement.name),
             columns.text if columns is not None else None,
             key=columns.key or None if columns is not None else None,
+            time=watermark_of(columns) if columns is not None else None,
             partitions=options.get("partitions", 1),
             source=source,
         )

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from penstock.sql.relation import Relation
     from penstock.sql.scope import Sizes
     from penstock.sql.statements import Statement, Watermark
+    from penstock.sql.text.columns import Columns
 
 __all__ = ["CAPTURE_OPTIONS", "SqlFlow", "statement_options"]
 
@@ -393,6 +394,25 @@ def _computed(statement: Statement, dialect: str) -> dict[str, str]:
             raise PlacedError(f"expected name AS expression; found {one.text!r}", place) from None
         found[one.name] = one.text if dialect == "duckdb" else tree.sql(dialect="duckdb")
     return found
+
+
+def computed_refused(statement: Statement, where: str) -> FlowError:
+    """What is said of columns that are computed where a list of columns can't have any."""
+    from penstock.sql.statements import PlacedError
+
+    assert statement.columns is not None
+    one = statement.columns.computed[0]
+    return PlacedError(
+        f"expected columns of the database's table in {where}; found {one.name} AS {one.text}, which is "
+        f"computed. Compute it in a view: CREATE VIEW … AS SELECT *, {one.text} AS {one.name} FROM "
+        f"{statement.name}",
+        line_and_column(statement.program, one.start),
+    )
+
+
+def watermark_of(columns: Columns) -> EventTime | None:
+    """The event time that WATERMARK FOR says, of a table without options of time."""
+    return _time(columns.watermark, {}, {})
 
 
 def _in_order(statement: Statement, schema: Schema, computed: Mapping[str, str]) -> dict[str, str]:
