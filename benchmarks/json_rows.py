@@ -38,11 +38,14 @@ REPEATS = 3  # the best counts
 PEERS = ("DuckDB", "Polars", "pyarrow", "orjson")
 
 _DUCKDB = {"STRING": "VARCHAR"}
+_WITHOUT = ("Polars", "pyarrow")
+"""Peers that have no JSON columns."""
 _POLARS = {
     "BIGINT": pl.Int64,
     "DOUBLE": pl.Float64,
     "STRING": pl.String,
     "TIMESTAMP": pl.Datetime("us", "UTC"),
+    "JSON": pl.String,
 }
 
 
@@ -55,12 +58,14 @@ class Case:
         schema: what they are decoded to by Penstock.
         peer_schema: by the peers, where theirs is other (epoch milliseconds as BIGINT).
         rows: the rows.
+        without: peers that have no such columns.
     """
 
     name: str
     schema: str
     peer_schema: str
     rows: list[bytes]
+    without: tuple[str, ...] = ()
 
 
 def cases(rows: int) -> list[Case]:
@@ -81,6 +86,11 @@ def cases(rows: int) -> list[Case]:
         % (i, i, r.random() * 90, r.random())
         for i in range(rows)
     ]
+    document = [
+        b'{"id":%d,"body":{"user":{"id":%d,"tags":["a","b"]},"price":%.2f,"note":"a \\"note\\" of %d"}}'
+        % (i, r.randrange(100_000), r.random() * 100, i)
+        for i in range(rows)
+    ]
     strings = "user STRING, amount BIGINT, at TIMESTAMP, page STRING"
     return [
         Case("flat", "user BIGINT, v DOUBLE, ts TIMESTAMP", "user BIGINT, v DOUBLE, ts BIGINT", flat),
@@ -88,6 +98,7 @@ def cases(rows: int) -> list[Case]:
         Case("with spaces", strings, strings, spaced),
         Case("escapes, other fields", "id BIGINT, note STRING, v DOUBLE",
              "id BIGINT, note STRING, v DOUBLE", wide),
+        Case("a JSON column", "id BIGINT, body JSON", "id BIGINT, body JSON", document, _WITHOUT),
     ]  # fmt: skip
 
 
@@ -141,10 +152,20 @@ def encoders(case: Case, connection: duckdb.DuckDBPyConnection) -> dict[str, Cal
     table = pa.Table.from_batches([decoded.columns])
     connection.register("columns", table)
     frame = pl.DataFrame(table)
-    objects = table.to_pylist()
+    documents = [name for name, type_ in types_of(case.schema) if type_ == "JSON"]
+    objects = [
+        {
+            name: orjson.Fragment(value) if name in documents else value
+            for name, value in row.items()
+        }
+        for row in table.to_pylist()
+    ]
+    texts = ", ".join(f"{name}::JSON AS {name}" for name in documents)
+    source = f"(SELECT * REPLACE ({texts}) FROM columns)" if documents else "columns"
+    query = f"SELECT to_json(c) FROM {source} AS c"
     return {
         "Penstock": lambda: encode_rows(table),
-        "DuckDB": lambda: connection.sql("SELECT to_json(c) FROM columns AS c").to_arrow_table(),
+        "DuckDB": lambda: connection.sql(query).to_arrow_table(),
         "Polars": frame.write_ndjson,
         "orjson": lambda: [orjson.dumps(row) for row in objects],
     }
@@ -155,7 +176,8 @@ def measure(rows: int) -> list[dict[str, object]]:
     with duckdb.connect(config={"threads": 1}) as connection:
         for case in cases(rows):
             for what, works in (("decode", decoders), ("encode", encoders)):
-                rates = {name: rate(rows, work) for name, work in works(case, connection).items()}
+                some = {n: w for n, w in works(case, connection).items() if n not in case.without}
+                rates = {name: rate(rows, work) for name, work in some.items()}
                 results.append(
                     {
                         "what": what,

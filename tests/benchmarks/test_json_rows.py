@@ -22,3 +22,9 @@ def test_the_benchmark_of_json_rows_runs() -> None:
     assert {result["what"] for result in results} == {"decode", "encode"}
     assert all(result["rows_per_second"]["Penstock"] > 0 for result in results)
     assert all(result["ratio"]["DuckDB"] > 0 for result in results)
+    [read, written] = [result for result in results if result["rows"] == "a JSON column"]
+    assert (
+        read["rows_per_second"].keys()
+        == written["rows_per_second"].keys()
+        == {"Penstock", "DuckDB", "orjson"}
+    )
