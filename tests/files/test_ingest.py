@@ -26,8 +26,10 @@ from penstock.cli.log.ingest import ingest as ingest_command
 from penstock.client import Client, Reader, TransactionalProducer
 from penstock.client.groups import GroupAdmin
 from penstock.client.letters.dead_letters import DeadLetters, Where
+from penstock.core.schema import Schema
 from penstock.errors import FencedError, UserError
 from penstock.files import _ingest, _reading
+from penstock.files._reached import Reached
 
 PROGRAM = Path(__file__).with_name("ingest_program.py")
 SEED = int(os.environ.get("PENSTOCK_KILL_SEED", "20261122"))
@@ -337,6 +339,30 @@ def test_a_key_that_no_row_has_is_refused(
     (tmp_path / "b.jsonl").write_text('{"n": 1}\n{"user": null}\n')
     done = ps.ingest(tmp_path, key="user", **run)
     assert (done.records, done.unkeyed) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("time", "schema", "warnings"),
+    [
+        (ps.event_time("ts", unit="ms"), None, 1),
+        (ps.event_time("ts", unit="ms"), "ts BIGINT NOT NULL", 1),
+        (ps.event_time("to_timestamp(ts / 1000)"), "ts BIGINT", 1),
+        (ps.event_time("@ts", unit="s"), None, 1),
+        (ps.event_time("to_timestamp(ts / 1000)"), None, 0),
+    ],
+)
+def test_the_time_of_files_may_be_numbers_or_an_expression(
+    time: Any, schema: str | None, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the unit's name; an expression needs the columns' types, and without them says so."""
+    reached = Reached(time, None if schema is None else Schema.parse(schema))
+    for name, hours in {"a": ("?", 1, 3), "b": (2,), "c": (4,)}.items():
+        rows = [{"ts": h if h == "?" else h * 3_600_000, "@ts": h} for h in hours]
+        reached.take(Path(name), pa.array(map(orjson.dumps, rows), pa.binary()))
+    assert reached.behind == warnings
+    late = [one for one in caplog.messages if "found that it begins at 1970-01-01T" in one]
+    assert len(late) == warnings
+    assert len([one for one in caplog.messages if "is an expression" in one]) == 1 - warnings
 
 
 def test_a_file_that_begins_before_the_watermark_is_named(

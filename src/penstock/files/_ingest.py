@@ -87,6 +87,7 @@ def ingest(
     schema: str | Schema | None = None,
     key: str | None = None,
     time: EventTime | None = None,
+    columns: str | Schema | None = None,
     watch: bool = False,
     settle: str | float | timedelta = 5.0,
     name: str | None = None,
@@ -119,7 +120,9 @@ def ingest(
             first ones, unless a schema has it.
         time: when rows happened, as for `App.stream`: `ps.event_time("at", lateness="1 minute")`. Where a
             file begins before the time that earlier ones have reached, less the lateness, a warning says so:
-            a pipeline takes its rows for late.
+            a pipeline takes its rows for late. An expression needs the
+            schema, or columns.
+        columns: the types of the columns that the event time names; by default the schema's.
         watch: whether to continue with new files until interrupted.
         settle: how long a file must not have changed.
         name: the name under which positions are stored; by default the topic's. Only one process at
@@ -134,7 +137,8 @@ def ingest(
         BrokerError: the broker refused, or can't be reached.
     """
     one = _Ingestion(files, to, log, format, schema, key, settle, name or to, settings)
-    one.reached = Reached(time)
+    known = schema if columns is None else columns
+    one.reached = Reached(time, Schema.parse(known) if isinstance(known, str) else known)
     return one.run(watch=watch, until=until)
 
 

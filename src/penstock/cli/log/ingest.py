@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -40,7 +40,13 @@ for --settle; write under a name that ends in .tmp, then rename.
 @click.option(
     "--time",
     metavar="COLUMN",
-    help="The column of the event time: warns of files that begin before what earlier files have reached.",
+    help="The column of the event time, or with --schema an expression: warns of files that begin before "
+    "what earlier files have reached.",
+)
+@click.option(
+    "--unit",
+    type=click.Choice(["s", "ms", "us", "ns"]),
+    help="Of numbers since 1970 as the event time, with --time.",
 )
 @click.option(
     "--lateness",
@@ -65,6 +71,7 @@ def ingest(
     schema: str | None,
     key: str | None,
     time: str | None,
+    unit: Any,
     lateness: str | None,
     settle: str,
     name: str | None,
@@ -79,9 +86,12 @@ def ingest(
     from penstock.files import ingest as run
     from penstock.flow import event_time
 
-    if lateness is not None and time is None:
-        raise UserError("expected --time COLUMN with --lateness; found none. Add it")
-    happened = None if time is None else event_time(time, lateness=lateness or "0 seconds")
+    for option, value in (("--lateness", lateness), ("--unit", unit)):
+        if value is not None and time is None:
+            raise UserError(f"expected --time COLUMN with {option}; found none. Add it")
+    happened = (
+        None if time is None else event_time(time, unit=unit, lateness=lateness or "0 seconds")
+    )
 
     with counter("sent") as tick:
 

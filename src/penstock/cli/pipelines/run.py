@@ -103,7 +103,7 @@ class How:
 
         found = checked_files(self.ingest, app)
         return lambda address: [
-            FileFeed(topic, files, address, time) for topic, files, time in found
+            FileFeed(topic, files, address, source) for topic, files, source in found
         ]
 
     def host(self, app: ps.App, command: str | None, **more: Any) -> None:

@@ -15,7 +15,7 @@ from penstock.files import ingest
 
 if TYPE_CHECKING:
     from penstock.app import App
-    from penstock.flow.times import EventTime
+    from penstock.flow.graph import Source
 
 SETTLE_S: Final = 1.0  # that a file must not have changed: a person waits for it
 LOOK_S: Final = 0.2  # between two looks whether the pipeline has made its topics
@@ -29,14 +29,12 @@ class FileFeed(Feed):
         topic: where they go.
         files: a pattern or a directory.
         address: the broker's.
-        happened: when the rows happened, as the program says.
+        source: what the program says of the topic, such as when the rows happened.
     """
 
-    def __init__(
-        self, topic: str, files: str, address: str, happened: EventTime | None = None
-    ) -> None:
+    def __init__(self, topic: str, files: str, address: str, source: Source | None = None) -> None:
         super().__init__(lambda: BrokerLog(address), lambda: time.time_ns() // 1_000_000)
-        self._topic, self._files, self._address, self._time = topic, files, address, happened
+        self._topic, self._files, self._address, self._source = topic, files, address, source
 
     def _with_log(self) -> None:
         self._wait_for_topic(self.stopping)
@@ -44,7 +42,8 @@ class FileFeed(Feed):
             self._files,
             to=self._topic,
             log=self._address,
-            time=self._time,
+            time=None if self._source is None else self._source.time,
+            columns=None if self._source is None else self._source.schema,
             watch=True,
             settle=SETTLE_S,
             until=lambda _: self.stopping.is_set(),
@@ -64,8 +63,8 @@ class FileFeed(Feed):
         raise NotImplementedError("it uses its own transactions")
 
 
-def checked_files(said: Sequence[str], app: App) -> list[tuple[str, str, EventTime | None]]:
-    """What `--ingest` asks for: topics, files, and when their rows happened.
+def checked_files(said: Sequence[str], app: App) -> list[tuple[str, str, Source | None]]:
+    """What `--ingest` asks for: topics, files, and what the program says of the topics.
 
     Args:
         said: the options' values.
@@ -85,7 +84,7 @@ def checked_files(said: Sequence[str], app: App) -> list[tuple[str, str, EventTi
                 f"expected --ingest into a topic that the program reads ({known_names(known)}); found "
                 f"{topic!r}{hint(topic, known)}. For another one: penstock ingest FILES --topic {topic}"
             )
-    return [(t, files, sources[t].time if t in sources else None) for t, files in pairs]
+    return [(topic, files, sources.get(topic)) for topic, files in pairs]
 
 
 def parted(text: str) -> tuple[str, str]:
