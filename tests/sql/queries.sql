@@ -235,3 +235,11 @@ SELECT text.upper() AS a, row.abs() AS b, first.abs() AS c FROM (SELECT x AS tex
 SELECT x.concat((k IN [2, NULL])::VARCHAR) AS d FROM t;
 SELECT p.k FROM t AS p JOIN t AS q ON to_minutes(p.k) IS NOT DISTINCT FROM to_minutes(q.v) + INTERVAL 1 MINUTE;
 SELECT t.id FROM t JOIN u ON t.id IS NOT DISTINCT FROM u.id LEFT JOIN u AS w ON [t.k] IS NOT DISTINCT FROM [w.k];
+SELECT k, v, sum(v) AS s, sum(v) OVER () AS t, sum(v) OVER (PARTITION BY k ORDER BY v) AS p FROM t GROUP BY k, v;
+SELECT k, count(*) AS n, count(*) OVER () AS g, count(*) OVER (ORDER BY count(*) DESC, k) AS h, sum(count(*)) OVER () AS a FROM t GROUP BY k;
+SELECT k, count(*) AS n, sum(n) OVER () AS a, n / sum(n) OVER (PARTITION BY k IS NULL) AS share, rank() OVER (ORDER BY n DESC) AS r FROM t GROUP BY k;
+SELECT k, v, sum(v) FILTER (WHERE v > 1) AS s, sum(v) FILTER (WHERE v > 1) OVER w AS t, max(sum(v) FILTER (WHERE v > 1)) OVER w AS m FROM t GROUP BY k, v WINDOW w AS (PARTITION BY k);
+SELECT k, x, count(v) AS n, count(k) AS c, count(k) OVER (PARTITION BY grouping(x)) AS d FROM t GROUP BY ROLLUP (k, x) QUALIFY count(k) OVER () > 1;
+SELECT k, median(v) AS m, median(v) OVER () AS a, string_agg(k::VARCHAR, ',' ORDER BY v) AS s, string_agg(k::VARCHAR, ',' ORDER BY v) OVER (ORDER BY k, v) AS l FROM t GROUP BY k, v;
+SELECT k, first(v ORDER BY id) AS f, first(k) OVER (ORDER BY k DESC) AS l, lag(first(v ORDER BY id)) OVER (ORDER BY k) AS p FROM t GROUP BY k HAVING count(*) > 1;
+SELECT count(*) AS n, count(*) OVER () AS g, sum(n) OVER () AS s FROM t;

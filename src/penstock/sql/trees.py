@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from sqlglot import exp
 
@@ -40,6 +40,8 @@ class AsValue(exp.Expression):
     arg_types: ClassVar[dict[str, bool]] = {"this": True}
 
 
+_AROUND_CALLS: Final = (exp.Filter, exp.IgnoreNulls, exp.RespectNulls)
+"""What is between a window and the function that it calls."""
 OWN = "$"  # the alias of columns that a relation has by that name
 
 
@@ -201,7 +203,7 @@ def aggregates(tree: exp.Expr) -> list[exp.Expr]:
             return
         if isinstance(node, exp.Window):
             inside = node.this
-            while isinstance(inside, exp.Filter | exp.IgnoreNulls | exp.RespectNulls):
+            while isinstance(inside, _AROUND_CALLS):
                 inside = inside.this
             for child in inside.iter_expressions():
                 visit(child)
@@ -233,28 +235,37 @@ def window_functions(tree: exp.Expr) -> list[exp.Window]:
 
 
 def replaced(tree: exp.Expr, by: Callable[[exp.Expr], exp.Expr | None]) -> exp.Expr:
-    """The tree with some nodes replaced, outermost first; what is put in stays as it is."""
+    """The tree with some nodes replaced, outermost first; what is put in stays as it is.
+
+    The function of a window, such as the first `sum(v)` of `sum(v) OVER (ORDER BY sum(v))`, is none of the
+    nodes: it means another thing than the same call elsewhere. Its arguments are.
+    """
     return _rebuilt(tree, by, enters=False)
 
 
 def _rebuilt(
-    tree: exp.Expr, by: Callable[[exp.Expr], exp.Expr | None], *, enters: bool
+    tree: exp.Expr,
+    by: Callable[[exp.Expr], exp.Expr | None],
+    *,
+    enters: bool,
+    called: bool = False,
 ) -> exp.Expr:
-    """See `replaced`; enters: whether queries inside of it are looked into, too."""
-    found = by(tree)
+    """See `replaced`; enters: whether queries inside of it are looked into, too; called: by a window."""
+    found = None if called else by(tree)
     if found is not None:
         return found
     if isinstance(tree, exp.Query) and not enters:
         return tree
+    calls = isinstance(tree, exp.Window) or (called and isinstance(tree, _AROUND_CALLS))
 
-    def part(one: exp.Expr) -> exp.Expr:
-        made = _rebuilt(one, by, enters=enters)
+    def part(one: exp.Expr, *, called: bool = False) -> exp.Expr:
+        made = _rebuilt(one, by, enters=enters, called=called)
         return one.copy() if made is one else made  # the tree keeps its own
 
     made = type(tree)()
     for name, value in tree.args.items():
         if isinstance(value, exp.Expr):
-            made.set(name, part(value))
+            made.set(name, part(value, called=calls and name == "this"))
         elif isinstance(value, list):
             made.set(name, [part(v) if isinstance(v, exp.Expr) else v for v in value])
         else:

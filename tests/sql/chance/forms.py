@@ -120,7 +120,8 @@ def _of_groups(chance: random.Random, rest: str, number: str, text: str, n: int)
         f"SELECT DISTINCT ON (k, {text}) id AS c0, k AS c1 FROM {rest} ORDER BY k, {text}, {order}",
         (f"SELECT id AS c0, k AS c1 FROM {rest} QUALIFY rank() OVER (PARTITION BY k ORDER BY {number}) "
         f"{chance.choice(COMPARED)} {n}"),
-        (f"SELECT k AS c0, sum(sum({number})) OVER (ORDER BY k) AS c1 FROM {rest} GROUP BY k"),
+        (f"SELECT count(*) + count(*) OVER (ORDER BY k) AS c0, sum(sum({number})) OVER (ORDER BY k) AS c1 "
+        f"FROM {rest} GROUP BY k"),
         f"SELECT k AS c0, sum({number}) AS c1 FROM {rest} GROUP BY ALL ORDER BY ALL LIMIT {n}",
         (f"WITH RECURSIVE c(a) AS (SELECT min(k) FROM {rest} UNION ALL SELECT a + 1 FROM c "
         f"WHERE a < (SELECT max(k) FROM u)) SELECT a AS c0, {n} AS c1 FROM c"),

@@ -169,7 +169,8 @@ MISTAKES = {
         "column 72, VIEW v: expected a query that DuckDB understands"
     ),
     "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT x,\n sum(x) FROM s WHERE sum(x) > 1": (
-        "line 2, column 22, VIEW v: expected a query that DuckDB understands; found: Binder Error: WHERE"
+        "line 2, column 22, VIEW v: expected a condition of single rows in WHERE or ON; found an aggregate. "
+        "Write the condition in HAVING\n"
     ),
     "CREATE STREAM s (x BIGINT); CREATE VIEW v AS\nSELECT random() AS x FROM s": "line 2, column 8, VIEW v",
     "CREATE STREAM s (x BIGINT); CREATE VIEW v AS SELECT a.x FROM s AS a,\n s AS b": (
@@ -232,6 +233,37 @@ MISTAKES = {
         "(SELECT x, x FROM s AS o)"
     ): "Use EXISTS",
 }
+
+
+MISPLACED = {
+    "SELECT k, x FROM s GROUP BY k": (
+        "column 11: expected a column of GROUP BY, or an aggregate, in a query with groups or aggregates; "
+        "found 'x'. Add it to GROUP BY, or write an aggregate such as any_value(x)\n"
+    ),
+    "SELECT k, sum(x) OVER () AS t FROM s GROUP BY k": (
+        "write an aggregate such as any_value(x), or sum(sum(x)) OVER"
+    ),
+    "SELECT x FROM s WHERE rank() OVER (ORDER BY x) < 3": "column 23: expected a condition of single rows",
+    "SELECT x FROM s GROUP BY x HAVING rank() OVER (ORDER BY x) < 3": "Write the condition in QUALIFY\n",
+    "SELECT ntile(2) OVER (ORDER BY x) AS n FROM s GROUP BY n": "column 8: expected groups by columns",
+    "SELECT k, sum(x) AS n FROM s GROUP BY n": "found an aggregate. Remove it from GROUP BY, or compute it",
+    "SELECT sum(rank() OVER (ORDER BY x)) AS n FROM s": "column 12: expected an aggregate of the rows'",
+    "SELECT sum(max(x)) AS n FROM s": "column 12: expected an aggregate of the rows' columns; found one",
+    "SELECT sum(x) OVER (ORDER BY rank() OVER ()) AS n FROM s": "column 15: expected a window function of",
+    "SELECT x, rank() OVER (ORDER BY x) AS r FROM s GROUP BY ALL": "column 48: expected GROUP BY with the",
+    "SELECT x, sum(x) AS n, n + x AS m FROM s GROUP BY ALL": "both an aggregate and another column. Name the",
+}
+
+
+@pytest.mark.parametrize("query", MISPLACED)
+def test_misplaced_aggregates_and_window_functions(query: str) -> None:
+    """The message has the place, and says where they belong."""
+    app = SqlFlow("shop")
+    app.stream("s", "k BIGINT, x BIGINT")
+    with pytest.raises(PenstockError) as error:
+        app.view("v", sql=query)
+    assert MISPLACED[query] in str(error.value)
+    assert "DuckDB" not in str(error.value)
 
 
 @pytest.mark.parametrize("program", MISTAKES)

@@ -11,6 +11,7 @@ from penstock.errors import SchemaError
 from penstock.expr.duck import stopped_at
 from penstock.expr.query import query_columns
 from penstock.sql.scope import Environment
+from penstock.sql.text.groups import ordered
 
 __all__ = ["columns_at", "columns_of", "tables_of"]
 
@@ -24,7 +25,7 @@ def columns_of(text: str, named: Iterable[str], env: Environment) -> Schema:
         env: these tables, and others.
 
     Raises:
-        SchemaError: DuckDB finds something wrong with it, in its words.
+        SchemaError: DuckDB finds something wrong with it: in its words, but for groups and windows.
     """
     schemas = {}
     for name in named:
@@ -37,10 +38,13 @@ def columns_of(text: str, named: Iterable[str], env: Environment) -> Schema:
     try:
         return query_columns(text, schemas)
     except SchemaError as error:
-        error.near = (
-            stopped_at({name: one.arrow for name, one in schemas.items()}, text) or error.near
-        )
-        raise
+        near = stopped_at({name: one.arrow for name, one in schemas.items()}, text) or error.near
+        if (own := ordered(str(error), text)) is not None:
+            message, word = own
+            near = near or (None if word is None else (word, 0))
+            error = error.reworded(message)
+        error.near = near
+        raise error from None
 
 
 def tables_of(tree: exp.Expr) -> list[str]:
