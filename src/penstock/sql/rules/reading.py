@@ -6,20 +6,23 @@ t.tags.list_sort()[1]          ->  list_sort(t.tags)[1]
 k IN [1, NULL]                 ->  k IN list_value(1, NULL)   it would be k IN (1, NULL), and never false
 SESSION(clicks, …)             ->  a function; in some dialects the word is one of its own
 x / 2                          ->  x // 2  of integers, in PostgreSQL's dialect and others
+p -> k                         ->  the member k of an object, in PostgreSQL's dialect; see `members`
 """
 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 from sqlglot import Dialect, exp
+from sqlglot.dialects.postgres import Postgres
 from sqlglot.optimizer.annotate_types import annotate_types
 from sqlglot.tokenizer_core import Token, TokenType
 
 import penstock.expr.dialect  # noqa: F401 - what "duckdb" is
 from penstock.errors import SchemaError
 from penstock.sql.places import unplaced
+from penstock.sql.text.members import PATHS, with_members
 
 __all__ = ["read", "with_divisions"]
 
@@ -32,6 +35,7 @@ def read(text: str, dialect: str = "duckdb") -> list[exp.Expr]:
 
     Raises:
         SqlglotError: it can't be read.
+        SchemaError: a dialect's path into JSON isn't written out.
     """
     reader = Dialect.get_or_raise(dialect)
     tokens = reader.tokenize(text)
@@ -46,7 +50,13 @@ def read(text: str, dialect: str = "duckdb") -> list[exp.Expr]:
         for at in range(len(tokens) - 1, 0, -1):
             if kinds[at - 1] == TokenType.IN and kinds[at] == TokenType.L_BRACKET:
                 _call(tokens, at)
-    trees = [tree for tree in reader.parser().parse(tokens, text) if tree is not None]
+    parser: Any = reader.parser()
+    if isinstance(reader, Postgres):
+        known = parser.FUNCTIONS.items()
+        parser.FUNCTIONS = {name: made for name, made in known if name not in PATHS}
+    trees: list[exp.Expr] = [tree for tree in parser.parse(tokens, text) if tree is not None]
+    if isinstance(reader, Postgres):
+        return [with_members(tree) for tree in trees]
     return [_with_calls(tree) for tree in trees] if chained else trees
 
 
