@@ -13,6 +13,8 @@ from penstock.sql import SqlFlow
 
 GROUPS = "SELECT id, list(v ORDER BY v) AS vs FROM s GROUP BY id"
 OTHERS = "SELECT id, max(m) AS m FROM u GROUP BY id"
+BY_G = "SELECT g, count(*) AS n FROM s GROUP BY g"
+BY_FK = "SELECT fk, count(*) AS m FROM u GROUP BY fk"
 NUMBERED = "row_number() OVER (PARTITION BY g ORDER BY v DESC) AS n"
 KEYS = [
     ("SELECT id, count(*) AS n FROM s GROUP BY id", "id"),
@@ -26,6 +28,12 @@ KEYS = [
     ("SELECT t.n, u.id FROM t RIGHT JOIN u ON t.id = u.fk", "id"),
     ("SELECT t.id AS a, u.id AS b FROM t FULL JOIN u ON t.fk = u.fk", "a b"),
     ("SELECT t.id AS a, u.id AS b FROM t JOIN u ON t.fk = u.fk", "a b"),
+    (f"SELECT a.id, b.id AS u, a.vs, b.m FROM ({GROUPS}) a FULL JOIN ({OTHERS}) b ON a.id = b.id", "id u"),
+    (f"SELECT a.g, b.fk, n, m FROM ({BY_G}) a FULL JOIN ({BY_FK}) b ON a.g = b.fk", None),
+    (f"SELECT a.g, b.fk, n, m FROM ({BY_G}) a FULL JOIN ({BY_FK}) b ON a.g = b.fk AND n < m", None),
+    (f"SELECT a.g, b.fk FROM ({BY_G}) a FULL JOIN ({BY_FK}) b ON a.g IS NOT DISTINCT FROM fk", "g fk"),
+    (f"SELECT g, fk FROM ({BY_G}) a FULL JOIN ({BY_FK}) b ON g IS NOT DISTINCT FROM fk AND n < m", None),
+    (f"SELECT a.g, b.fk, n, m FROM ({BY_G}) a LEFT JOIN ({BY_FK}) b ON a.g = b.fk", "g"),
     ("SELECT t.id AS a, u.n FROM t JOIN u ON t.fk = u.fk", None),
     ("SELECT u.id, t.n FROM t JOIN u ON t.id = u.fk", "id"),
     ("SELECT t.n, u.id FROM t JOIN u ON t.id = u.id", "id"),
@@ -63,6 +71,47 @@ def test_the_key_of_a_query_follows_from_it(query: str, key: str | None) -> None
         return
     app.sql(f"CREATE SINK o INTO out AS {query} EMIT UPSERTS")
     assert list(app.graph().outputs[0].keys) == key.split()
+
+
+@pytest.mark.parametrize("is_required", [False, True])
+def test_rows_of_both_sides_of_a_full_join_may_be_null(is_required: bool) -> None:
+    """NULL is equal to nothing: two rows have it, which no key distinguishes, unless one side is NOT NULL."""
+    app = ps.App("full")
+    k = f"k BIGINT{' NOT NULL' if is_required else ''}"
+    one = app.stream("one", k).group_by("k").agg(n=ps.count())
+    two = app.stream("two", "k BIGINT").group_by("k").agg(m=ps.count())
+    both = one.join(two, on="k", how="full")
+    app.view("both", both)
+    assert row_key(both.node) == (("k",) if is_required else ())
+    if is_required:
+        both.to("out", emit="upserts")
+    else:
+        with pytest.raises(FlowError, match=r"in a full join are identified by columns"):
+            both.to("out", emit="upserts")
+        both.to("out", emit="changes")
+    run = ps.testing.run(app, shaken=False)
+    for topic in ("one", "two"):
+        for key in (1, None):
+            run.send(topic, k=key)
+    rows = run.view("both").rows()
+    nulls = {(row["n"], row["m"]) for row in rows if row["k"] is None}
+    assert nulls == ({(None, 1)} if is_required else {(1, None), (None, 1)})
+    added = [one for one in run.topic("out") if b'"k":null' in (one.value or b"")]
+    assert len(added) == len(nulls)
+
+
+def test_a_key_that_is_a_part_of_what_a_full_join_is_on() -> None:
+    """Rows that differ in another column aren't joined: both are there, with one key of each side."""
+    app = ps.App("full")
+    one = app.table("one", "k BIGINT, j BIGINT NOT NULL, a STRING", key="k")
+    two = app.table("two", "k BIGINT, j BIGINT NOT NULL, b STRING", key="k")
+    both = one.join(two, on=("k", "j"), how="full")
+    assert row_key(both.node) == ("k", "j")
+    both.to("out", emit="upserts")
+    run = ps.testing.run(app, shaken=False)
+    run.send("one", k=1, j=1, a="a")
+    run.send("two", k=1, j=2, b="b")
+    assert len({one.key for one in run.topic("out")}) == 2
 
 
 @pytest.mark.parametrize("text", ["count(*)", "list(v)", "count(*) + sum(v)"])

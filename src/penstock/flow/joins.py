@@ -54,6 +54,7 @@ def join_key(
     *,
     named: Mapping[str, str],
     nearest: bool = False,
+    alike: Sequence[tuple[str, str]] = (),
 ) -> tuple[tuple[str, ...], bool]:
     """What identifies the rows of a join of two tables on equal columns.
 
@@ -67,6 +68,7 @@ def join_key(
         how: as of `Table.join`.
         named: what columns of the right side are called in the result, where they have another name.
         nearest: whether a left row is joined to one row at most, whatever identifies the right ones.
+        alike: pairs of columns, NULL in both of which makes them equal; where nothing else is asked of rows.
 
     Returns:
         The columns, none where nothing identifies the rows; and whether there is one row at most.
@@ -90,11 +92,53 @@ def join_key(
             frozenset().union(*one) if lone_right else {name for name, _ in on} & {*named.values()}
         )
         pair = (*one, *(names for names in two if names.isdisjoint(held)))
-        is_either = lone_left and lone_right and not pair  # two single rows that aren't equal
-        keys += [] if is_either else [pair]
+        if lone_left and lone_right:
+            known = {name for names in pair for name in names}
+            is_alike = len(alike) == len(on) and known.issuperset(
+                name for two in alike for name in two
+            )
+            pair = pair if pair and is_alike else _of_either(left, right, on, pair, named)
+            keys += [pair] if pair else []
+        else:
+            keys.append(pair)
     found = next((key for key in keys if key), ())
     order = {name: i for i, name in enumerate([*left.schema.names, *right.schema.names])}
     return tuple(min(names, key=order.__getitem__) for names in found), () in keys
+
+
+def _of_either(
+    left: Node,
+    right: Node,
+    on: Sequence[tuple[str, str]],
+    pair: Key,
+    named: Mapping[str, str],
+) -> Key:
+    """What identifies the rows of a full join, also those that have no partner; none where nothing does.
+
+    A left row and a right one that have none are alike in these columns where each is NULL: those that the
+    row hasn't, and equal columns, as NULL is equal to nothing. Without NULL, rows are alike in equal columns
+    only where they differ in one that the key lacks.
+    """
+    merged = {named[other]: (mine, other) for mine, other in on if other in named}
+    taken = {name for names in pair for name in names}
+    whole = (*pair, *(frozenset((name,)) for name in merged if name not in taken))
+    order = {name: i for i, name in enumerate([*left.schema.names, *right.schema.names])}
+    for key in (pair, whole):
+        chosen = [min(names, key=order.__getitem__) for names in key]
+        shared = [name for name in chosen if name in merged]
+        lone = [name for name in chosen if name not in merged]
+        has_null = [
+            not (left.schema if name in left.schema else right.schema)[name].required
+            for name in lone
+        ]
+        is_null = [
+            not left.schema[merged[name][0]].required and not right.schema[merged[name][1]].required
+            for name in shared
+        ]
+        may_differ = len(shared) < len(on) or any(is_null)
+        if not (all(has_null) and may_differ):
+            return key
+    return ()
 
 
 def _holds(columns: Collection[str], key: Key) -> bool:

@@ -79,8 +79,9 @@ def no_key(topic: str, schema: Schema) -> FlowError:
         f"expected columns that identify the table's rows, to write upserts to {topic!r}; found none among "
         f"{', '.join(schema.names)}. "
     )
-    error = FlowError(f"{what}Keep the key in select(…), or use emit='changes'")
-    return error.but_in_sql(f"{what}Keep the key in SELECT, or write EMIT CHANGES")
+    full = ". Rows in a full join are identified by columns that are NOT NULL in one of its sides"
+    error = FlowError(f"{what}Keep the key in select(…), or use emit='changes'{full}")
+    return error.but_in_sql(f"{what}Keep the key in SELECT, or write EMIT CHANGES{full}")
 
 
 def top(node: Node, n: int, by: str | tuple[str, ...], per: str | tuple[str, ...]) -> Stateful:

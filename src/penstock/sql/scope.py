@@ -240,6 +240,11 @@ class Scope:
 
         return replaced(tree, own)
 
+    def column(self, tree: exp.Expr) -> str:
+        """The relation's column that an expression is; nothing where it is something else."""
+        made = self.resolved(tree)
+        return made.name if isinstance(made, exp.Column) and made.table == "$" else ""
+
     def sql(self, tree: exp.Expr) -> str:
         """The expression as SQL over the relation's columns.
 

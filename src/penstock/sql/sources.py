@@ -534,6 +534,11 @@ def _outer_query(
     both = Scope(left.rows, {**left.names, **right.names})
     conditions = [f"({both.sql(condition)})" for condition in rest]
     left_names, right_names = list(left.rows.names), list(right.rows.names)
+    as_values = [
+        (left.column(_plain(a)), right.column(_plain(b)))
+        for _, a, b in keys
+        if isinstance(a, AsValue)
+    ]
     left, right, on = _keys(left, right, [(one, two) for _, one, two in keys])
     conditions += [f"rows0.{quoted(one)} = rows1.{quoted(two)}" for one, two in on]
     wanted = [f"rows0.{quoted(name)}" for name in left_names]
@@ -551,6 +556,7 @@ def _outer_query(
         how,
         named={},
         nearest=asof and how in ("inner", "left"),
+        alike=() if rest else as_values,
     )
     held = [*left_names, *([] if how in ("semi", "anti") else right_names)]
     row_key = key if set(key) <= set(held) else ()
