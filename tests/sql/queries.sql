@@ -243,3 +243,9 @@ SELECT k, x, count(v) AS n, count(k) AS c, count(k) OVER (PARTITION BY grouping(
 SELECT k, median(v) AS m, median(v) OVER () AS a, string_agg(k::VARCHAR, ',' ORDER BY v) AS s, string_agg(k::VARCHAR, ',' ORDER BY v) OVER (ORDER BY k, v) AS l FROM t GROUP BY k, v;
 SELECT k, first(v ORDER BY id) AS f, first(k) OVER (ORDER BY k DESC) AS l, lag(first(v ORDER BY id)) OVER (ORDER BY k) AS p FROM t GROUP BY k HAVING count(*) > 1;
 SELECT count(*) AS n, count(*) OVER () AS g, sum(n) OVER () AS s FROM t;
+SELECT k, t.id, u.id AS uid, o.id AS oid FROM t FULL JOIN u USING (k) FULL JOIN t AS o USING (k);
+SELECT k, t.id, u.id AS uid, o.id AS oid FROM t RIGHT JOIN u USING (k) LEFT JOIN t AS o USING (k);
+SELECT k, t.v, u.w, o.n FROM t FULL JOIN u USING (k) JOIN (SELECT k, count(*) AS n FROM u GROUP BY k) AS o USING (k);
+SELECT * FROM (SELECT k, v AS a FROM t) NATURAL FULL JOIN (SELECT k, w AS b FROM u) NATURAL LEFT JOIN (SELECT k, y AS c FROM u);
+SELECT k, v, a.id, b.id AS bid, c.d FROM t AS a FULL JOIN (SELECT id, k, w AS v FROM u) AS b USING (k, v) LEFT JOIN s AS c USING (k, v);
+SELECT k, t.id, u.id AS uid, o.id AS oid FROM t LEFT JOIN u USING (k) RIGHT JOIN t AS o USING (k) JOIN u AS p USING (k);

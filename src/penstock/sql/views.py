@@ -24,7 +24,7 @@ from penstock.sql.rules.constants import with_values
 from penstock.sql.rules.filters import with_cases
 from penstock.sql.rules.first_rows import with_first_rows
 from penstock.sql.rules.lists import with_lists
-from penstock.sql.rules.names import columns_of, tables_of
+from penstock.sql.rules.names import columns_of, tables_of, with_merged, with_merging
 from penstock.sql.rules.pivots import without_pivots
 from penstock.sql.rules.reading import read, with_divisions
 from penstock.sql.rules.temporal import clocks_of, with_bounds, without_bounds
@@ -105,14 +105,16 @@ def _rows(
         for name, table in read.items()
     }
     try:
-        qualified = qualify(tree, schema=schema, dialect="duckdb", quote_identifiers=False)
+        qualified = qualify(
+            with_merging(tree), schema=schema, dialect="duckdb", quote_identifiers=False
+        )
     except SqlglotError as error:
         there = ", ".join(env.tables)
         raise SchemaError(
             f"expected a query over {there}; found: {error}. A subquery in FROM sees the tables before "
             "it only behind LATERAL, as in FROM t, LATERAL (SELECT t.k + 1 AS k) AS x"
         ) from None
-    qualified = with_divisions(qualified, schema)
+    qualified = with_divisions(with_merged(qualified), schema)
     answer = compile_tree(with_first_rows(qualified if placed else unplaced(qualified)), env)
     names = labels or answer.labels
     alike = [name.lower() for name in names]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from sqlglot import exp
 
@@ -13,7 +14,10 @@ from penstock.expr.query import query_columns
 from penstock.sql.scope import Environment
 from penstock.sql.text.groups import ordered
 
-__all__ = ["columns_at", "columns_of", "tables_of"]
+__all__ = ["columns_at", "columns_of", "tables_of", "with_merged", "with_merging"]
+
+_MERGES: Final = "merges"
+"""The note of a join by USING, or a NATURAL one."""
 
 
 def columns_of(text: str, named: Iterable[str], env: Environment) -> Schema:
@@ -81,3 +85,37 @@ def columns_at(query: exp.Expr, place: exp.Expr, env: Environment) -> Schema:
         parts = ", ".join(cte.sql(dialect="duckdb") for cte in upper.values())
         text = f"WITH {recursive}{parts} {text}"
     return columns_of(text, tables_of(place.root()), env)
+
+
+def with_merging(tree: exp.Expr) -> exp.Expr:
+    """The query with a note at joins by USING: once names are qualified, these have ON instead."""
+    for join in tree.find_all(exp.Join):
+        if join.args.get("using") or (join.method or "").upper() == "NATURAL":
+            join.meta[_MERGES] = True
+    return tree
+
+
+def with_merged(tree: exp.Expr) -> exp.Expr:
+    """The qualified query whose joins by USING see the columns that those before them have merged.
+
+    After a RIGHT JOIN, a merged column is the right side's, after a FULL JOIN that of either; sqlglot takes
+    the first table's, which is NULL in a row without a partner.
+    """
+    for select in tree.find_all(exp.Select):
+        merged: dict[str, list[str]] = {}  # the tables of a column's value, by its name
+        for join in select.args.get("joins") or ():
+            on = join.args.get("on") if join.meta.pop(_MERGES, False) else None
+            side = (join.side or "").upper()
+            for one in [] if on is None else on.find_all(exp.EQ):
+                column, first = one.expression, one.this.find(exp.Column)
+                tables = merged.setdefault(column.name, [first.table])
+                if tables != [first.table]:
+                    columns = [exp.column(column.this.copy(), table=table) for table in tables]
+                    one.set(
+                        "this", columns[0] if len(columns) == 1 else exp.func("coalesce", *columns)
+                    )
+                if side == "RIGHT":
+                    merged[column.name] = [column.table]
+                elif side == "FULL":
+                    tables.append(column.table)
+    return tree

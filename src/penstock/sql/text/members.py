@@ -75,14 +75,14 @@ def _member(node: exp.Expr) -> exp.Expr | None:
     if isinstance(node, exp.JSONBExtract | exp.JSONBExtractScalar):
         kind = exp.JSONExtract if isinstance(node, exp.JSONBExtract) else exp.JSONExtractScalar
         return _along(kind, node.this, list(_steps(node)))
-    kind, path = type(node), node.expression
+    path: exp.Expr = node.expression
     if isinstance(path, exp.JSONPath) and node.args.get("only_json_types"):
         key = str(path.expressions[1].this)
-        return _arrow(kind, node.this, _pointer([key])) if _is_odd(key) else None
+        return _arrow(type(node), node.this, _pointer([key])) if _is_odd(key) else None
     is_call = node.meta_get("start") is not None  # json_extract(p, '$.a'); an arrow has no name
     if is_call or isinstance(path, exp.JSONPath | exp.Neg | exp.Null):
         return None
-    return _arrow(kind, node.this, _made(_KEY, k=path))
+    return _arrow(type(node), node.this, _made(_KEY, k=path))
 
 
 def _along(kind: type[exp.Expr], of: exp.Expr, steps: Sequence[exp.Expr]) -> exp.Expr:
