@@ -20,7 +20,6 @@ from typing import Final
 from sqlglot import exp, parse_one
 
 from penstock.errors import SchemaError
-from penstock.sql.places import within
 
 __all__ = ["PATHS", "with_members"]
 
@@ -113,20 +112,27 @@ def _steps(node: exp.Expr) -> Iterator[exp.Expr]:
         return
     text = path.name.strip() if isinstance(path, exp.Literal) and path.is_string else ""
     if re.fullmatch(r"\{.*\}", text, re.DOTALL) is None:
-        with within(node):
-            raise SchemaError(
-                "expected a path that is written out, such as p #> '{a,0}' or p #> ARRAY['a', k]; found "
-                f"{path.sql(dialect='duckdb')!r}"
-            )
+        raise _refusal(
+            node,
+            "expected a path that is written out, such as p #> '{a,0}' or p #> ARRAY['a', k]; found "
+            f"{path.sql(dialect='duckdb')!r}",
+        )
     at, inside = 0, text[1:-1].strip()
     while at < len(inside):
         item = _ITEM.match(inside, at)
         if item is None:
-            with within(node):
-                raise SchemaError(f"expected keys and numbers, as in '{{a,0}}'; found {text!r}")
+            raise _refusal(node, f"expected keys and numbers, as in '{{a,0}}'; found {text!r}")
         quoted, bare, _ = item.groups()
         yield exp.Literal.string(bare if quoted is None else re.sub(r"\\(.)", r"\1", quoted))
         at = item.end()
+
+
+def _refusal(node: exp.Expr, message: str) -> SchemaError:
+    """An error at the first name of a part of the query."""
+    failure = SchemaError(message)
+    starts = (one.meta_get("start") for one in node.walk())
+    failure.at = min((at for at in starts if at is not None), default=None)
+    return failure
 
 
 def _is_odd(key: str) -> bool:
