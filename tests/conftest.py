@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from _pytest.doctest import DoctestModule
 from hypothesis import HealthCheck, settings
-from tests.effort import QUICK, examples
+from tests.effort import QUICK, SOAK, examples
 
 try:
     from xdist.scheduler import LoadFileScheduling
@@ -45,7 +45,12 @@ def _chance_of_ci(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The longest first, so that no process is left with one of them alone; in a quick run, no slow ones."""
+    """The longest first, so that no process is left with one of them alone; in a quick run, no slow ones;
+    in one of hours, no timeouts.
+    """
+    if SOAK:
+        for item in items:
+            item.add_marker(pytest.mark.timeout(0), append=False)
     items.sort(key=lambda item: (item.path.name != "test_kills.py", "spark" not in item.keywords))
     if QUICK:
         slow = [item for item in items if "slow" in item.keywords]

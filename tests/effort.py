@@ -1,7 +1,8 @@
 """How hard the tests try: as hard as they can, or as hard as a few minutes allow.
 
 `./test` alone answers within minutes whether Penstock works here: it leaves out the tests marked `slow`,
-and has others try fewer rounds. `./test --all`, and pytest by itself, do everything.
+and has others try fewer rounds. `./test --all`, and pytest by itself, do everything. `./test --soak`
+(tests/soak.py) tries at random for hours, in rounds of its own numbers and without timeouts.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from typing import Any, Final
 
 import pytest
 
-__all__ = ["QUICK", "examples", "rounds", "some_slow"]
+__all__ = ["QUICK", "SOAK", "examples", "rounds", "some_slow"]
 
 VARIABLE: Final = "PENSTOCK_TESTS"
-QUICK: Final = os.environ.get(VARIABLE, "all") == "quick"
-assert os.environ.get(VARIABLE, "all") in {"all", "quick"}, f"{VARIABLE} is 'all' or 'quick'"
+_KIND: Final = os.environ.get(VARIABLE, "all")
+QUICK: Final = _KIND == "quick"
+SOAK: Final = _KIND == "soak"
+assert _KIND in {"all", "quick", "soak"}, f"{VARIABLE} is 'all', 'quick' or 'soak'"
 
 
 def rounds(variable: str, *, quick: int, full: int) -> int:
