@@ -6,6 +6,7 @@ import os
 import random
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -53,10 +54,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.timeout(0), append=False)
     items.sort(key=lambda item: (item.path.name != "test_kills.py", "spark" not in item.keywords))
     if QUICK:
-        slow = [item for item in items if "slow" in item.keywords]
-        items[:] = [item for item in items if "slow" not in item.keywords]
-        config.hook.pytest_deselected(items=slow)
-        config.stash[LEFT_OUT] = len(slow)
+        taken, left_out = _for_minutes(items)
+        items[:] = taken
+        config.hook.pytest_deselected(items=left_out)
+        config.stash[LEFT_OUT] = len(left_out)
+
+
+def _for_minutes(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """What a quick run takes, and what it leaves out: slow tests, and later cases of those with many."""
+    taken: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    cases: Counter[str] = Counter()
+    for item in items:
+        is_taken = "slow" not in item.keywords
+        if is_taken and (mark := item.get_closest_marker("quick_cases")) is not None:
+            test = item.nodeid.partition("[")[0]
+            cases[test] += 1
+            is_taken = cases[test] <= mark.args[0]
+        (taken if is_taken else left_out).append(item)
+    return taken, left_out
 
 
 if LoadFileScheduling is not None:
@@ -113,6 +129,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if QUICK:
         left_out = terminalreporter.config.stash.get(LEFT_OUT, 0)
         terminalreporter.write_line(
-            f"quick run: {left_out} slow tests were left out, and others tried fewer rounds; "
+            f"quick run: {left_out} tests were left out, and others tried fewer rounds; "
             "./test --all runs everything"
         )

@@ -25,6 +25,11 @@ def test_slow():
 def test_rounds(n):
     pass
 
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("n", ["a[0]", pytest.param("slow", marks=pytest.mark.slow), "c"])
+def test_cases(n):
+    pass
+
 @pytest.mark.timeout(1)
 def test_timeout(request):
     assert request.node.get_closest_marker("timeout").args == (LIMIT,)
@@ -46,12 +51,12 @@ def run(folder: Path, *arguments: str, tests: str) -> str:
 
 @pytest.mark.slow
 def test_a_quick_run_leaves_out_what_is_slow(tmp_path: Path) -> None:
-    """Slow tests aren't run, rounds are few; the end says how many were left out and what runs them, also
-    where another process has left them out.
+    """Slow tests aren't run, nor later cases of many; rounds are few. The end says how many were left out
+    and what runs them, also where another process has left them out.
     """
     said = run(tmp_path, "-n", "1", tests="quick")
-    assert "2 passed" in said
-    assert "1 slow tests were left out" in said
+    assert "3 passed" in said
+    assert "3 tests were left out" in said
     assert "./test --all" in said
 
 
@@ -60,7 +65,7 @@ def test_any_other_run_leaves_out_nothing(tmp_path: Path) -> None:
     """All tests, all rounds; a long run has no timeouts besides."""
     for tests in ("all", "soak"):
         said = run(tmp_path, tests=tests)
-        assert "5 passed" in said
+        assert "8 passed" in said
         assert "left out" not in said
 
 

@@ -57,6 +57,7 @@ def test_it_stays_where_it_was_and_is_shared(tmp_path: Path) -> None:
         third.stop()
 
 
+@pytest.mark.slow
 def test_whoever_has_taken_its_port_is_not_taken_for_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -88,6 +89,7 @@ def test_it_listens_where_it_is_asked_to(tmp_path: Path) -> None:
         broker.stop()
 
 
+@pytest.mark.slow
 def test_a_broker_that_dies_is_started_again_where_it_was(tmp_path: Path) -> None:
     """Clients find it again; so does a process that only shares it."""
     first, second = EmbeddedBroker(tmp_path), EmbeddedBroker(tmp_path)
@@ -124,6 +126,7 @@ def test_an_app_has_one_log() -> None:
         ps.App("p", log="kafka://h:9092", listen="127.0.0.1:9092")
 
 
+@pytest.mark.slow
 def test_an_exposed_broker_has_an_address_for_others(tmp_path: Path) -> None:
     """It listens there as well, and tells its clients the address that they can reach; here all stays."""
     outside, published = free_address(), "127.0.0.1:1"

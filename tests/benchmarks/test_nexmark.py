@@ -46,6 +46,7 @@ def test_all_queries_are_tried(nexmark: dict[str, Any]) -> None:
     assert len(names()) == 21
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("name", names())
 def test_a_query_gives_what_duckdb_finds(nexmark: dict[str, Any], name: str) -> None:
     """Over some batches, with a restart in between."""
@@ -80,6 +81,7 @@ def test_all_queries_are_tried_in_sql(nexmark: dict[str, Any]) -> None:
     assert in_file("flink.sql") == [name for name in sql_names() if name != "q6"]
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     "name", some_slow(sql_names(), quick=["q1", "q4", "q5", "q8", "q12", "q20"])
 )

@@ -102,6 +102,7 @@ def test_metrics_tell_what_happened(tmp_path, connect):
         process.communicate()
 
 
+@pytest.mark.slow
 def test_the_metrics_port_is_not_to_be_broken(tmp_path):
     """Neither by nonsense nor by silence; and it answers to GET of two pages alone."""
     process, _, url = start(tmp_path / "data")

@@ -121,6 +121,7 @@ def read_numbers(raw: Raw) -> dict[int, int]:
             offset = header.next_offset
 
 
+@pytest.mark.slow
 def test_slow_reader_takes_no_memory(
     own_broker: BrokerProcess, connect: Callable[..., Raw]
 ) -> None:
@@ -153,6 +154,7 @@ def private_bytes(pid: int) -> int:
     return int(memory.rss - memory.shared)
 
 
+@pytest.mark.slow
 def test_promised_frames_take_no_memory(
     own_broker: BrokerProcess, connect: Callable[..., Raw]
 ) -> None:
@@ -188,6 +190,7 @@ def test_full_disk_is_reported(
         assert raw.produce("t", make_batch(1, 2000))["base_offset"] == 1
 
 
+@pytest.mark.slow
 def test_one_broker_per_directory(own_broker: BrokerProcess, capfd: Any) -> None:
     """A second broker on a directory waits for the first one to stop, then gives up with a
     reason.
@@ -205,6 +208,7 @@ def test_one_broker_per_directory(own_broker: BrokerProcess, capfd: Any) -> None
     thread.join()
 
 
+@pytest.mark.slow
 def test_taken_port_is_reported(own_broker: BrokerProcess, tmp_path: Path, capfd: Any) -> None:
     """A port in use is an error that says what to do."""
     own_broker.start()
@@ -254,6 +258,7 @@ def test_remote_addresses_need_consent(tmp_path: Path) -> None:
         BrokerConfig(data=tmp_path, listen="9092")
 
 
+@pytest.mark.slow
 def test_damaged_description_is_explained(own_broker: BrokerProcess, capfd: Any) -> None:
     """A topic's description that can't be read is told, and kept; the broker serves what it can."""
     damaged = own_broker.data / "topics" / "t" / "topic.json"
@@ -264,6 +269,7 @@ def test_damaged_description_is_explained(own_broker: BrokerProcess, capfd: Any)
     assert damaged.read_text() == "{"
 
 
+@pytest.mark.slow
 def test_a_broker_loads_neither_arrow_nor_numpy() -> None:
     """They are 40 MB and a third of a second that it needs for few things: those load them."""
     code = (

@@ -193,6 +193,7 @@ def test_schemas_are_debezium_s(types, registry) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_values_are_those_of_json(types, registry) -> None:
     """Confluent's deserializer reads what the same capture writes as JSON."""
     types.run("public.types", format="avro", registry=registry)
@@ -279,6 +280,7 @@ def test_a_table_of_a_program_reads_it(source, registry) -> None:
     assert len(run.dead_letters()) == 1
 
 
+@pytest.mark.slow
 def test_a_changed_table_is_a_new_version(source, registry) -> None:
     """Records have the schema of their columns; what comes after a restart has the newest."""
     source.execute("CREATE TABLE t (id int PRIMARY KEY, a text); INSERT INTO t VALUES (1, 'x')")
@@ -301,6 +303,7 @@ def test_a_changed_table_is_a_new_version(source, registry) -> None:
     assert len(versions(registry, f"{topic}-key")) == 1
 
 
+@pytest.mark.slow
 def test_a_schema_that_is_refused_stops_it_before_anything_is_written(source, registry) -> None:
     """The report has the registry's reason; once the subject allows it, the capture goes on."""
     source.execute("CREATE TABLE t (id int PRIMARY KEY, a text); INSERT INTO t VALUES (1, 'x')")
@@ -336,6 +339,7 @@ def test_a_snapshot_that_is_refused_writes_nothing(source, registry) -> None:
     assert raw(source, topic) == []
 
 
+@pytest.mark.slow
 def test_chunks_have_the_columns_that_were_read(source, registry, monkeypatch) -> None:
     """A table is read in chunks while it is altered; each record is whole by its own schema."""
     monkeypatch.setattr(_initial, "LARGE_ROWS", 10)
@@ -421,6 +425,7 @@ def test_a_kill_between_registration_and_write_loses_and_doubles_nothing(source,
     assert len(versions(registry, f"{topic}-key")) == 1
 
 
+@pytest.mark.slow
 def test_a_new_snapshot_deletes_missing_rows_and_no_other(source, registry) -> None:
     """Keys are compared without the id of their schema, which changes with the key's type."""
     source.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")

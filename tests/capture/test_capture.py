@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import psycopg
+import pytest
 
 from penstock.capture import snapshot
 
@@ -42,6 +43,7 @@ def test_it_goes_on_where_it_stopped(source) -> None:
         assert {(one["id"], one["v"]) for one in found.values()} == {*source.rows("TABLE t")}
 
 
+@pytest.mark.slow
 def test_it_is_caught_up_once_all_came_that_had_committed(source) -> None:
     """Not while the server looks through changes of other tables and sends nothing."""
     source.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE other (id int)")
@@ -52,6 +54,7 @@ def test_it_is_caught_up_once_all_came_that_had_committed(source) -> None:
     assert [key for key, _ in source.records(f"{source.name}.public.t")] == [{"id": 1}]
 
 
+@pytest.mark.slow
 def test_a_large_transaction_comes_in_pieces_and_counts_when_it_commits(source) -> None:
     """What it rolls back, in part or as a whole, isn't captured; what commits first comes first."""
     source.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
@@ -80,6 +83,7 @@ def test_a_large_transaction_comes_in_pieces_and_counts_when_it_commits(source) 
     assert source.rows(f"SELECT stream_count FROM pg_stat_replication_slots WHERE {slot}")[0][0] > 1
 
 
+@pytest.mark.slow
 def test_it_says_that_large_values_are_left_out_and_how_to_have_them(source, caplog) -> None:
     """Where placeholders are asked for, once of each column; what the message advises gives whole rows."""
     source.execute("CREATE TABLE t (id int PRIMARY KEY, v int, body text, raw bytea)")

@@ -153,6 +153,7 @@ def test_tables_without_keys_and_flat_rows(any_source) -> None:
     ]
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("form", ["debezium", "flat"])
 def test_a_table_that_is_emptied_is_empty_downstream(any_source, form) -> None:
     """TRUNCATE deletes each key that the topic has, also of the open transaction, and no key twice."""

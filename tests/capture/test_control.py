@@ -57,6 +57,7 @@ def test_why_a_server_has_ended_a_connection_is_asked_once(code) -> None:
     assert getattr(found, "sqlstate", None) in (code and code.decode(), None)
 
 
+@pytest.mark.slow
 def test_what_a_role_lacks_is_shown_as_sql(source) -> None:
     """Each message's SQL lets it get to the next one, and at last to the rows."""
     source.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
@@ -118,6 +119,7 @@ def test_a_capture_that_was_killed_while_it_created_its_slot_begins_again(source
         thread.join()
 
 
+@pytest.mark.slow
 def test_what_the_server_refuses_for_good_ends_the_capture(source, monkeypatch) -> None:
     """A publication that is dropped meanwhile, which newer servers don't say: its changes were lost."""
     source.execute("CREATE TABLE t (id int PRIMARY KEY)")
@@ -184,6 +186,7 @@ def test_options_that_do_not_fit_are_refused(source) -> None:
         source.run(compact=True)
 
 
+@pytest.mark.slow
 def test_a_slot_that_is_gone_is_an_error_and_not_a_gap(source) -> None:
     """Changes would be missing, so it stops; dropped and begun anew, it reads the tables again."""
     source.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
@@ -246,6 +249,7 @@ def test_it_pauses_goes_on_and_is_dropped(source) -> None:
         status(name, source.log)
 
 
+@pytest.mark.quick_cases(1)
 def test_a_process_whose_capture_is_dropped_ends(any_source) -> None:
     """Also while it is paused: it would begin again otherwise, with a slot that nobody wants."""
     source, name = any_source, any_source.name
@@ -268,6 +272,7 @@ def test_a_process_whose_capture_is_dropped_ends(any_source) -> None:
         status(name, source.log)
 
 
+@pytest.mark.slow
 def test_a_capture_that_is_dropped_before_its_snapshot_is_complete_leaves_no_slot(source) -> None:
     """The server would keep its log for the slot until its disk is full."""
     source.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
@@ -284,6 +289,7 @@ def test_a_capture_that_is_dropped_before_its_snapshot_is_complete_leaves_no_slo
     assert source.run().snapshot_rows == 1
 
 
+@pytest.mark.slow
 def test_a_database_that_does_not_answer_is_reported_when_a_capture_is_dropped(source) -> None:
     """With what to do: also where the database never comes back."""
     source.execute("CREATE TABLE t (id int PRIMARY KEY)")
@@ -352,6 +358,7 @@ def test_the_command_captures_and_shows_no_password(source) -> None:
     assert "secret7" not in output + kept.decode()
 
 
+@pytest.mark.slow
 def test_a_capture_lets_go_before_the_database_s_disk_is_full(source, monkeypatch, caplog) -> None:
     """It warns from half of the bound on; beyond it the slot is dropped, whatever the log is kept for."""
     monkeypatch.setattr(_capture, "LAG_LOOK_S", 0.0)
@@ -379,6 +386,7 @@ def test_a_capture_lets_go_before_the_database_s_disk_is_full(source, monkeypatc
     assert not source.rows(slots)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("tables", [["public.t", "o d.x"], ["public.*"]])
 def test_the_sql_that_is_printed_is_enough(source, tables) -> None:
     """A role with what it grants, and nothing else, captures; the publication is there already."""
@@ -400,6 +408,7 @@ def test_the_sql_that_is_printed_is_enough(source, tables) -> None:
     drop(source.name, source.log, url=url)
 
 
+@pytest.mark.slow
 def test_an_older_server_is_captured_too(source) -> None:
     """The oldest one at hand as 18; only newer servers have slots for standbys."""
     failover = (
@@ -419,6 +428,7 @@ def test_an_older_server_is_captured_too(source) -> None:
         assert {(one["id"], one["v"]) for one in found.values()} == {(1, 3), (2, 2)}
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("waits", ["prepared", "open", "locked"])
 def test_what_a_capture_waits_for_is_said_and_it_can_be_stopped(
     log, monkeypatch, caplog, waits

@@ -132,6 +132,7 @@ def run(source: Any, name: str, **settings: Any) -> dict[str, list[Any]]:
     return captured(source)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", ["01_basic", "02b_toast"])
 def test_records_are_debezium_s(source, name) -> None:
     """Of each statement come the same records, in the same order, but for the topics explained above."""
@@ -163,6 +164,7 @@ def test_values_of_all_types_are_debezium_s(source) -> None:
     assert different == {*COLUMNS_EXPLAINED, *NO_EXTENSION}
 
 
+@pytest.mark.slow
 def test_a_replica_identity_by_index_keys_its_records(source) -> None:
     """A row's records have one key all the time, also where that isn't the primary key."""
     found = run(source, "01_basic")["inventory.idx_ident"]
@@ -226,6 +228,7 @@ def test_transactions_are_debezium_s(source) -> None:
     assert mine == theirs
 
 
+@pytest.mark.slow
 def test_snapshots_while_changes_flow_are_debezium_s(source, monkeypatch) -> None:
     """The same rows in the same envelopes and order, and notifications but those of single chunks.
 
@@ -297,6 +300,7 @@ def events(source: Any, topic: str) -> list[Any]:
         ]
 
 
+@pytest.mark.slow
 def test_an_outbox_is_created_and_read_from_its_first_row(source) -> None:
     """Events that were written before the capture began are captured."""
     outbox(source.url, "events")

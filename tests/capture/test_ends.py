@@ -25,6 +25,7 @@ def _stores_behind(monkeypatch) -> None:
     monkeypatch.setattr(_output, "IDLE_STORE_S", float("inf"))
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("is_fenced", [False, True])
 def test_a_commit_on_its_way_does_not_hide_why_it_stops(source, monkeypatch, is_fenced) -> None:
     """What is being stored when a schema changes counts once it is; where that fails, it stops as well."""
@@ -73,6 +74,7 @@ def test_what_was_stored_last_is_confirmed(source) -> None:
     assert source.rows(f"SELECT confirmed_flush_lsn - '0/0' {slot}") == [(done.position,)]
 
 
+@pytest.mark.slow
 def test_ctrl_c_does_not_wait_for_a_broker_that_hangs(tmp_path, monkeypatch) -> None:
     """What a thread asks of it is broken off, however long the client would wait."""
     monkeypatch.setattr(_log, "GRACE_S", 0.01)

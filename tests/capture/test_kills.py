@@ -123,6 +123,7 @@ def test_no_kill_of_the_capture_or_the_database_loses_or_doubles_a_change(
     assert cart == dict(source.rows("SELECT id, v FROM cart"))
 
 
+@pytest.mark.slow
 def test_a_second_capture_fences_the_first(source) -> None:
     """Who begins under a name takes over; the one before ends, and doesn't take it back."""
     source.execute("CREATE TABLE t (id int PRIMARY KEY)")
@@ -147,6 +148,7 @@ def test_a_second_capture_fences_the_first(source) -> None:
     assert isinstance(errors[0], FencedError)
 
 
+@pytest.mark.slow
 def test_a_capture_that_the_log_has_fenced_continues_if_nobody_took_over(
     source, monkeypatch
 ) -> None:
@@ -163,6 +165,7 @@ def test_a_capture_that_the_log_has_fenced_continues_if_nobody_took_over(
         )
 
 
+@pytest.mark.slow
 def test_a_database_that_is_away_is_waited_for(source) -> None:
     """A capture says why it waits, and goes on when the server is back."""
     source.execute("CREATE TABLE t (id int PRIMARY KEY)")

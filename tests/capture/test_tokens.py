@@ -121,6 +121,7 @@ def test_a_position_is_stored_when_it_is_asked_for(source, monkeypatch) -> None:
         assert token(source.name, lsn, log=source.log, timeout=PATIENCE_S) == ""
 
 
+@pytest.mark.slow
 def test_a_view_and_a_sink_have_what_was_committed_before_the_token(source, tmp_path) -> None:
     """On the command line, by HTTP and in Python; each answer has the row that was written just before."""
     source.execute("CREATE TABLE users (id int PRIMARY KEY, city text)")

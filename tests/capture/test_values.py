@@ -22,6 +22,7 @@ ROW = """
 """
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("format", ["flat", "debezium"])
 def test_a_table_of_all_types_is_one_of_a_program(source, format) -> None:  # noqa: A002
     """Columns are derived from the database's; each row that is captured fits them, changed or not."""

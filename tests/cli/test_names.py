@@ -44,6 +44,7 @@ def test_a_wrong_name_says_what_was_meant(
     assert meant in done.err
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(
     "line",
     [

@@ -119,6 +119,7 @@ def test_administration_loads_nothing_heavy(broker: str) -> None:
     assert topic in shown
 
 
+@pytest.mark.slow
 def test_views_are_read_without_pandas_and_engines(tmp_path: Path) -> None:
     """Rows need Arrow, SQL needs DuckDB; nothing needs a server, Spark, pandas, kernels or sqlglot."""
     shop = str(commit(clicks(20), tmp_path / "shop.penstock"))
@@ -161,6 +162,7 @@ if sys.platform == "linux":
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.slow
 def test_the_functions_of_arrow_are_there_when_one_is_used() -> None:
     """`pyarrow.compute` is deferred, not left out: each thread and form of import finds its functions."""
     code = """
@@ -188,6 +190,7 @@ def test_what_is_committed_is_shown_without_arrow(tmp_path: Path) -> None:
     assert "version" in run([["status", shop], ["savepoint", "list", shop]])
 
 
+@pytest.mark.slow
 def test_programs_are_checked_without_pandas(tmp_path: Path) -> None:
     """Nor kernels or Spark: DuckDB finds the types of conditions and of queries over no rows."""
     program = tmp_path / "shop.sql"
@@ -201,6 +204,7 @@ def test_programs_are_checked_without_pandas(tmp_path: Path) -> None:
     assert "slow" in run(calls, heavy, budget=BUDGET["check"])
 
 
+@pytest.mark.slow
 def test_programs_in_python_are_checked_without_sql(tmp_path: Path) -> None:
     """A program that has no expression loads neither DuckDB nor sqlglot."""
     program = tmp_path / "shop.py"
@@ -216,6 +220,7 @@ def test_programs_in_python_are_checked_without_sql(tmp_path: Path) -> None:
     assert "slow" in run(calls, heavy, budget=BUDGET["check in Python"], alone=True)
 
 
+@pytest.mark.slow
 def test_a_few_records_are_written_and_read_without_engines(broker: str) -> None:
     """Nor pandas or kernels, which are for many records."""
     at = ["--broker", broker]
@@ -224,6 +229,7 @@ def test_a_few_records_are_written_and_read_without_engines(broker: str) -> None
     assert "one line" in run(calls, ENGINES | {COMPUTE})
 
 
+@pytest.mark.slow
 def test_a_few_letters_are_looked_at_without_kernels(broker: str) -> None:
     """Their reasons are headers, which are found by the loops in Python."""
     topic, at = write_letters(Log(broker), "few"), ["--broker", broker]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from tests.patience import PATIENCE_S
 from tests.serve.committing import clicks, commit
 
@@ -55,6 +56,7 @@ def test_a_brokers_log_is_shown(tmp_path: Path, broker: str) -> None:
         assert page.get("/").status_code == 200
 
 
+@pytest.mark.slow
 def test_a_stopped_log_is_explained_or_served(tmp_path: Path) -> None:
     """A directory whose broker is stopped says how to start it; --serve-log does, for as long."""
     with BrokerProcess(tmp_path / "penstock-log") as process, Client(process.address) as client:
@@ -82,6 +84,7 @@ def test_a_stopped_pipeline_is_shown(tmp_path: Path) -> None:
         ]
 
 
+@pytest.mark.slow
 def test_the_only_pipeline_of_a_folder_needs_no_name(tmp_path: Path) -> None:
     """Whether it runs or not."""
     commit(clicks(), tmp_path / "shop.penstock")

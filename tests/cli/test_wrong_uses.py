@@ -56,6 +56,7 @@ def test_a_wrong_program_is_refused_with_its_line(penstock: Any, tmp_path: Path,
     assert "penstock/flow" not in done.err
 
 
+@pytest.mark.quick_cases(26)
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [

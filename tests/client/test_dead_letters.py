@@ -206,6 +206,7 @@ def test_an_old_plan_is_settled_by_what_arrived(address, origin, monkeypatch):
     assert arrived(address, origin) == expected(origin, 50)
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_it_replays_each_letter_once(address, origin):
     """SIGKILL to the process that replays, and to the one that goes on."""
     fill(address, origin, 4000, size=300)

@@ -179,6 +179,7 @@ def test_a_commit_does_not_count_without_a_record_that_is_refused(eager, embedde
     assert (stored(embedded.address, "ahead"), stored(embedded.address, "small")) == before
 
 
+@pytest.mark.slow
 def test_a_commit_ahead_whose_answer_is_lost_is_asked_for_again(eager, embedded) -> None:
     """It counts once, and the next transaction follows on it."""
     [former, _] = stored(embedded.address, "ahead")

@@ -26,6 +26,7 @@ def starts(calendar: Calendar, times: np.ndarray) -> np.ndarray:
     return grid[np.searchsorted(grid, times, side="right") - 1]
 
 
+@pytest.mark.quick_cases(5)
 @pytest.mark.parametrize("zone", ZONES)
 @pytest.mark.parametrize(
     ("unit", "calendar"),

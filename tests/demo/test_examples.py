@@ -110,6 +110,7 @@ def test_visits_end_after_half_an_hour() -> None:
     assert late.headers["penstock.reason"].startswith("late")
 
 
+@pytest.mark.slow
 def test_the_machine_pipeline_takes_what_the_sampler_gives() -> None:
     """Every event fits the example's schemas, and every view has rows."""
     machine = busy_machine()
@@ -165,6 +166,7 @@ def test_gzip_of_json_is_no_log(tmp_path: Path) -> None:
     assert len(run.dead_letters()) == 1
 
 
+@pytest.mark.slow
 def test_searches() -> None:
     """Clicks count for their search within ten minutes, and searches without any are told, each once."""
     rng = random.Random(3)

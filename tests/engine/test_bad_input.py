@@ -176,6 +176,7 @@ EDGES = {
 }
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("edge", EDGES)
 def test_a_record_at_an_edge_is_a_row_or_a_dead_letter(edge: str) -> None:
     """Of sizes, nesting and names; the record behind it counts as ever."""

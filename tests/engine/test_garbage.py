@@ -149,6 +149,7 @@ def _any(chance: random.Random, depth: int) -> Any:
     return chance.choice([None, True, 0, -(2**70), 1e400, 0.1, "", "x", "\udfff", "1" * 1_000])
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_bad_input_never_stops_the_flow(seed: int) -> None:
     """Each record is a row that counts, or one dead letter, and what comes behind it counts as well."""

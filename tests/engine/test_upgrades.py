@@ -186,6 +186,7 @@ def test_a_changed_program_is_as_if_it_had_always_been(
     assert len(bad) == len(set(bad))
 
 
+@pytest.mark.slow
 @settings(
     max_examples=examples(12),
     deadline=None,
@@ -245,6 +246,7 @@ def test_any_crash_point_gives_the_same(
     assert set(letters(run)) >= set(letters(calm)), "none is lost"
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     "what",
     [
@@ -356,6 +358,7 @@ def test_the_program_of_before_can_take_the_switch_back() -> None:
         finish()
 
 
+@pytest.mark.slow
 def test_a_backfill_passes_no_watermark_of_the_pipeline() -> None:
     """A partition that brings nothing while others are backfilled isn't idle: what it brings isn't late."""
     run = ps.testing.run(program("large", key=None), cores=2)
@@ -414,6 +417,7 @@ def test_topics_that_hold_records_get_what_is_new() -> None:
         assert len(run.topic("p-large")) == every + (0 if count == "less" else held)
 
 
+@pytest.mark.slow
 def test_what_an_upgrade_left_behind_goes() -> None:
     """Its files go with the versions that need them; those of one that was given up, with the next one."""
     chance = random.Random(7)
@@ -469,6 +473,7 @@ def _then(_: object) -> Any:
     raise Crash
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("how", ["changed", "twice", "rebuild", "rebuild twice", "dies again"])
 def test_a_batch_that_was_begun_is_run_again(how: str) -> None:
     """The program of before dies between its output and its commit, for good: no record is lost or twice."""
@@ -504,6 +509,7 @@ def test_a_batch_that_was_begun_is_run_again(how: str) -> None:
         assert letters(run) == letters(calm)
 
 
+@pytest.mark.slow
 def test_going_back_before_an_upgrade_makes_it_anew() -> None:
     """Files of the upgrade that a savepoint needs stay; its state isn't taken for that of before it."""
     chance = random.Random(7)
@@ -567,6 +573,7 @@ def test_a_rebuild_goes_on_with_a_topic_that_was_made_anew() -> None:
     assert [r.value for r in run.topic("p-large")] == [*large, b'{"user":"ann","v":39}']
 
 
+@pytest.mark.slow
 def test_a_rebuild_needs_no_version_that_can_be_read() -> None:
     """The plan of the last batch says how far it was; a flipped byte in the version costs no record."""
     chance = random.Random(7)

@@ -59,6 +59,7 @@ def test_more_tables_than_are_known() -> None:
         ]
 
 
+@pytest.mark.slow
 def test_a_query_keeps_its_own_tables() -> None:
     """Where one of its tables is new, it takes the place of none that the query has."""
     first = pa.table({"first": [1]})
@@ -68,6 +69,7 @@ def test_a_query_keeps_its_own_tables() -> None:
     assert found.to_pylist() == [{"first": 1, "new": 2}]
 
 
+@pytest.mark.slow
 def test_rows_are_let_go_of() -> None:
     """After a query, also one that fails, nothing keeps its rows."""
     rows = pa.table({"k": ["a"]})
@@ -92,6 +94,7 @@ def test_a_query_may_have_tables_of_its_own() -> None:
     assert evaluate(rows, inner)["k"].to_pylist() == [7]
 
 
+@pytest.mark.slow
 def test_more_queries_than_are_planned() -> None:
     """Those that were planned first are planned again where they return, with the rows of then."""
     for i in [*range(PREPARED_MAX + 3), 0, 1]:

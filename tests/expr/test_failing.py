@@ -59,6 +59,7 @@ def alone(sql: str, row: pa.Table) -> tuple[object, bool]:
     return found.column(0)[0].as_py(), False
 
 
+@pytest.mark.quick_cases(12)
 @pytest.mark.parametrize("text", EXPRESSIONS)
 def test_a_row_fails_where_it_fails_alone(text: str) -> None:
     """The rows for which an expression fails are those for which it fails by itself."""

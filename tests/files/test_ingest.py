@@ -270,6 +270,7 @@ def test_every_row_is_there_once_wherever_it_stops(
     assert sum(letters) == 1
 
 
+@pytest.mark.slow
 def test_it_survives_sigkill(broker: BrokerProcess, topic: str, tmp_path: Path) -> None:
     """A process that is killed at any moment, and begun again: each row is there once."""
     chance = random.Random(SEED)
@@ -365,6 +366,7 @@ def test_the_time_of_files_may_be_numbers_or_an_expression(
     assert len([one for one in caplog.messages if "is an expression" in one]) == 1 - warnings
 
 
+@pytest.mark.slow
 def test_a_file_that_begins_before_the_watermark_is_named(
     broker: BrokerProcess, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -269,6 +269,7 @@ def in_test(**settings: Any) -> Run:
     return ps.testing.run(app, **settings)
 
 
+@pytest.mark.quick_cases(30)
 @pytest.mark.parametrize(("mistake", "text"), WRONG_TYPES, ids=[text for _, text in WRONG_TYPES])
 def test_wrong_types_and_names_are_reported_with_what_to_write(
     mistake: Callable[[], object], text: str
@@ -279,6 +280,7 @@ def test_wrong_types_and_names_are_reported_with_what_to_write(
     assert text in str(caught.value)
 
 
+@pytest.mark.quick_cases(25)
 @pytest.mark.parametrize(("mistake", "error", "text"), MISTAKES)
 def test_mistakes_are_refused(
     mistake: Callable[[], object], error: type[UserError], text: str

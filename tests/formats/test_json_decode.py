@@ -577,6 +577,7 @@ def test_reasons_name_what_was_expected_and_found(row: bytes | None, reason: str
     assert reason in decoded.reasons[0]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("known", [False, True])
 def test_nesting_is_limited(known: bool) -> None:
     """Objects and arrays nest up to `DEPTH_MAX`; deeper ones are refused, however deep they are."""

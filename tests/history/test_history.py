@@ -189,6 +189,7 @@ def _anything(chance: random.Random, topic: Topic) -> None:
             topic.cover(partition, upto)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_arrow_gives_each_row_once(world: World, seed: int) -> None:
     """Wherever the table ends, and however a stretch is cut, in order; DuckDB sees the same."""

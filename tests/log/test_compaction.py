@@ -520,6 +520,7 @@ def test_compaction_equals_the_naive_one(seed: int) -> None:
     assert machine.log.open_transactions() == is_open
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_power_loss_at_any_instant_of_a_pass(seed: int) -> None:
     """Whatever operation of a pass is the last, each record is there as before or as after it, no

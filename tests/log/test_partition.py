@@ -214,6 +214,7 @@ def naive_sequences(model: list[bytes]) -> dict[int, int]:
     return {one.producer_id: one.last_sequence + 1 for one in headers if one.producer_id >= 0}
 
 
+@pytest.mark.quick_cases(24)
 @pytest.mark.parametrize("cut", range(0, 420, 7))
 def test_torn_tail_is_cut(cut: int) -> None:
     """Whatever number of bytes is missing at the end, the whole batches before it are kept."""

@@ -55,6 +55,7 @@ def drop(log: Partition, files: MemoryFiles, before: int) -> None:
     log.drop_local(before)
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("seed", range(8))
 def test_a_tiered_log_reads_as_an_untiered_one(seed: int) -> None:
     """Whatever is copied, dropped, deleted and lost in crashes, reads and look-ups stay the same."""

@@ -173,6 +173,7 @@ def test_rows_that_stay(batches: Any, window: Window, shards: int, seed: int) ->
         assert run.total() == run.view()
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(16), deadline=None)
 @given(st.lists(st.lists(event, max_size=10), max_size=5), window, st.integers(1, 3), st.integers())
 def test_rows_that_are_taken_back(batches: Any, window: Window, shards: int, seed: int) -> None:
@@ -224,6 +225,7 @@ def exact_mean(values: list[float]) -> tuple[float | None, float | None]:
     return as_double, as_double / len(values)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(24), deadline=None, phases=NO_SHRINKING)
 @given(
     st.lists(
@@ -268,6 +270,7 @@ def test_sums_are_right_again_when_rows_leave(batches: Any, shards: int, seed: i
             assert math.isclose(float(dv), expected, rel_tol=1e-9, abs_tol=1e-9)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(24), deadline=None, phases=NO_SHRINKING)
 @given(st.lists(st.sampled_from(EXTREMES), min_size=1, max_size=6))
 @example([1.7e308, 1.7e308, -1.7e308])
@@ -312,6 +315,7 @@ ADVERSARIAL = {
 }
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("name", ADVERSARIAL)
 def test_a_variance_is_exact(name: str) -> None:
     """Within two units of the last place of the exact one, in one batch as in several."""
@@ -350,6 +354,7 @@ def test_a_variance_follows_duckdb() -> None:
     assert computed(table["v"].combine_chunks(), "stddev", 3) == pytest.approx(stddev, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_distinct_counts_and_arguments_are_duckdbs() -> None:
     """Of larger groups; with ties told apart by DuckDB as the definition says."""
     chance = random.Random(4)

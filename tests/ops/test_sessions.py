@@ -210,6 +210,7 @@ def test_a_row_joins_two_sessions() -> None:
     assert plain(three.changes) == [(5, 15, "b", 1, -1), (5, 15, "b", 2, 1)]
 
 
+@pytest.mark.slow
 def test_closed_sessions_leave_as_keep_says() -> None:
     """A session is closed once, stays for `keep`, and is then gone from reads at once, from files in time."""
     op = small(keep_us=100, closed=True)
@@ -234,6 +235,7 @@ def test_closed_sessions_leave_as_keep_says() -> None:
     assert state.rows <= 60
 
 
+@pytest.mark.slow
 def test_a_session_that_never_pauses_costs_the_same_for_ever() -> None:
     """After hundreds of batches its state is a few rows, and a batch writes as many bytes as before."""
     op = small(closed=True)
@@ -255,6 +257,7 @@ def test_a_session_that_never_pauses_costs_the_same_for_ever() -> None:
     assert step.state.traces["agenda"].low_us == 5 * 399 + 1
 
 
+@pytest.mark.slow
 def test_old_sessions_of_a_key_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many closed sessions are kept, a step opens pieces of open ones alone."""
     op = small()
@@ -275,6 +278,7 @@ def test_old_sessions_of_a_key_are_not_looked_at(monkeypatch: pytest.MonkeyPatch
     assert looked[0] <= 8
 
 
+@pytest.mark.slow
 def test_many_sessions_are_those_of_duckdb(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tens of thousands of rows in disorder, as gaps and islands in SQL have them."""
     sizes(monkeypatch, USUAL)

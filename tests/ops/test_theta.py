@@ -103,6 +103,7 @@ def test_a_sketch_of_nothing_is_empty_and_the_empty_text_a_value() -> None:
     assert ours(["", "a"]).estimates.tolist() == [2]
 
 
+@pytest.mark.quick_cases(27)
 @pytest.mark.parametrize("left", SETS)
 @pytest.mark.parametrize("right", SETS)
 def test_set_operations_have_the_bytes_of_the_librarys(left: Any, right: Any) -> None:
@@ -134,6 +135,7 @@ def test_set_operations_go_row_by_row() -> None:
         assert found.to_pylist() == alone
 
 
+@pytest.mark.slow
 def test_estimates_and_bounds_are_those_of_the_sizes() -> None:
     """Of 150 pairs of sets, most sizes lie between the bounds, which are the library's but for rounding."""
     chance = np.random.default_rng(3)

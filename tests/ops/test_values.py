@@ -217,6 +217,7 @@ def weighted(keys: Any, values: Any, weight: int) -> pa.Table:
     return pa.table({"k": np.asarray(keys), "x": np.asarray(values), "$weight": n})
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", [*KINDS, "arg_min", "arg_max"])
 def test_a_batch_reads_what_it_needs(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of groups with a hundred times as many values, a few times as many rows."""
@@ -247,6 +248,7 @@ def test_a_batch_reads_what_it_needs(kind: str, monkeypatch: pytest.MonkeyPatch)
     assert 0 < counts[1] <= times * counts[0]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("kind", "name"),
     [("count_distinct", "counts.values.0"), ("frequent", "frequent.values.0"),

@@ -79,6 +79,7 @@ def test_a_view_is_what_views_say(session: Any, shop: Path, name: str) -> None:
     assert len(table) > 10
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     ("condition", "taken"),
     [
@@ -114,6 +115,7 @@ def test_filters_mean_what_they_mean_to_spark(
     assert (" Filter " not in plan) == taken, plan
 
 
+@pytest.mark.slow
 def test_every_type_is_read_and_filtered(session: Any, tmp_path: Path) -> None:
     """Rows are those of the view; filters on them choose as Spark does of all."""
     shop = commit(every_type.start(), tmp_path / "types.penstock")
@@ -171,6 +173,7 @@ def test_columns_are_chosen_by_the_schema(session: Any, shop: Path) -> None:
         read.schema("n INT").load(str(shop)).collect()
 
 
+@pytest.mark.slow
 def test_a_frame_stays_as_it_was_planned(session: Any, tmp_path: Path) -> None:
     """It may be used after the pipeline has replaced the version and its files."""
     directory = commit(clicks(50), tmp_path / "shop.penstock")
@@ -250,6 +253,7 @@ def test_a_topic_is_read_between_offsets_and_times(session: Any, broker: BrokerP
     assert sorted(row["n"] for row in rows_of(cut)) == list(range(10, 20))
 
 
+@pytest.mark.slow
 def test_sparks_functions_read_theta_sketches(session: Any) -> None:
     """Sketches have the same bytes, so that Spark's own can be put together with them."""
     con = connection()

@@ -139,6 +139,7 @@ def test_changes_have_every_type(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_stream_of_spark_goes_on_where_it_was(session: Any, tmp_path: Path) -> None:
     """From its checkpoint, as from the beginning; the sum of all changes is the view."""
     run = visits()

@@ -293,6 +293,7 @@ def test_long_poll_wakes_at_once(address: str, topic: str, group: str) -> None:
 # -- kafka-python ----------------------------------------------------------------------------------
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_kafka_python(address: str, topic: str, group: str, compression: str) -> None:
     """kafka-python produces, consumes in a group, commits, and goes on from its commit."""

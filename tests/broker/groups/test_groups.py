@@ -229,6 +229,7 @@ def test_commits_need_a_member() -> None:
     assert host.groups.commit_fault(0, "g", -1, "", None) is ErrorCode.unknown_member_id
 
 
+@pytest.mark.quick_cases(14)
 @pytest.mark.parametrize("seed", range(40))
 def test_any_order_of_events(seed: int) -> None:
     """Whatever members do and however time passes: the invariants hold at each step, each request

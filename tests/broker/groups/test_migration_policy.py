@@ -99,6 +99,7 @@ def both(side: Side) -> dict[str, dict[str, Answer]]:
     return {"upgrade": upgrade(side), "downgrade": downgrade(side)}
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_groups_change_their_protocol_where_they_may(ours: Side, policy: str) -> None:
     """A forbidden upgrade refuses the newcomer; a forbidden downgrade leaves the group what it was; where

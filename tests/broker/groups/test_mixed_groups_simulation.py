@@ -338,6 +338,7 @@ def test_mixed_groups(seed: int) -> None:
         world.check_at_last()
 
 
+@pytest.mark.slow
 def test_conversions_happen() -> None:
     """The simulation does see all kinds of groups."""
     seen: set[str] = set()

@@ -110,6 +110,7 @@ def running() -> Iterator[list[Member]]:
         one.end(kill=True)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     "variant",
     [("confluent", "range"), ("confluent", COOPERATIVE), ("kafka-python", COOPERATIVE)],

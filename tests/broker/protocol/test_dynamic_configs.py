@@ -186,6 +186,7 @@ def test_what_was_set_outlives_the_broker(
         assert set(describe(again, BROKER, "")) == {"log.retention.ms"}
 
 
+@pytest.mark.slow
 def test_connections_are_limited(own_broker: BrokerProcess, raw: Any, connect: Connect) -> None:
     """All of them, those of an address, those of single ones. Who is there stays."""
     limits = ("max.connections", "max.connections.per.ip", "max.connections.per.ip.overrides")
@@ -216,6 +217,7 @@ def test_connections_are_limited(own_broker: BrokerProcess, raw: Any, connect: C
     assert alter(raw, "", (limits[2], SET, "localhost:4")) == INVALID
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("library", ["confluent-kafka", "kafka-python"])
 def test_admin_clients_change_settings_of_brokers(
     library: str, own_broker: BrokerProcess, raw: Any
@@ -262,6 +264,7 @@ def test_both_ways_to_alter(raw: Any) -> None:
     assert {name for name, one in found.items() if one[1] == 2} == {"log.segment.bytes"}
 
 
+@pytest.mark.slow
 def test_what_is_set_at_the_start_stays(raw: Any) -> None:
     """Who gets in isn't changed by a client; to set what is so is no error, for tools do that."""
     same = ("num.io.threads", SET, broker_settings()["num.io.threads"].default)
@@ -301,6 +304,7 @@ def test_followers_are_notified_now_and_of_each_change() -> None:
     assert [tuple(one) for one in again.sources("log.roll.ms")] == [("8", 2), ("7", 3)]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("content", [None, b"", b'{"cluster": {}, "broker": {"log.dirs": "x"}}'])
 def test_lost_and_damaged_settings_are_reported(
     own_broker: BrokerProcess, raw: Any, content: bytes | None

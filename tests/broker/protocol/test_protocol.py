@@ -86,6 +86,7 @@ def test_features_may_have_the_levels_that_they_have(raw: Raw, version: int) -> 
             assert raw.call(57, version, feature_updates=[one])["error_code"] == 0
 
 
+@pytest.mark.quick_cases(33)
 @pytest.mark.parametrize(("key", "version"), ADVERTISED)
 def test_every_advertised_version_is_answered(raw: Raw, key: int, version: int) -> None:
     """An all-default request of each advertised version gets an answer that decodes."""
@@ -348,6 +349,7 @@ def test_absurd_frame_lengths_close_the_connection(raw: Raw, size: int) -> None:
         raw.exactly(4)
 
 
+@pytest.mark.quick_cases(45)
 @pytest.mark.parametrize(("key", "version"), ADVERTISED)
 def test_random_bodies_do_no_harm(
     address: str, connect: Callable[..., Raw], key: int, version: int

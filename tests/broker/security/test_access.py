@@ -190,6 +190,7 @@ def codes(answer: Any) -> set[int]:
     return found
 
 
+@pytest.mark.quick_cases(20)
 @pytest.mark.parametrize("key", sorted(set(API_TABLE) - OPEN_TO_ALL))
 def test_refusals(place: Place, key: int) -> None:
     """Each request type is refused with Kafka's error, and changes nothing."""

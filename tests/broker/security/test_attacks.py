@@ -146,6 +146,7 @@ def test_frames_that_never_end(victim: Victim) -> None:
     victim.check(before, 30 * 3 * MIB)
 
 
+@pytest.mark.slow
 def test_slow_readers(victim: Victim, topic: str) -> None:
     """Readers that ask for everything and take nothing cost no copies of it."""
     before = victim.memory()
@@ -156,6 +157,7 @@ def test_slow_readers(victim: Victim, topic: str) -> None:
     victim.check(before)
 
 
+@pytest.mark.slow
 def test_slow_readers_with_tls(victim: Victim, topic: str) -> None:
     """Likewise where what is sent must be encrypted first."""
     before = victim.memory()
@@ -175,6 +177,7 @@ def test_slow_readers_with_tls(victim: Victim, topic: str) -> None:
     victim.check(before)
 
 
+@pytest.mark.slow
 def test_answers_that_nobody_reads(victim: Victim) -> None:
     """Small requests whose answers pile up are not served beyond a limit."""
     before = victim.memory()

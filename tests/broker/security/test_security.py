@@ -132,6 +132,7 @@ def settings(secured: Secured, protocol: str, mechanism: str = "") -> dict[str, 
     return found
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     ("protocol", "mechanism"),
     [
@@ -165,6 +166,7 @@ def test_librdkafka(secured: Secured, protocol: str, mechanism: str) -> None:
     assert found == values
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 def test_kafka_python(secured: Secured, mechanism: str) -> None:
     """kafka-python logs in with each mechanism over TLS, and is refused with a wrong password."""
@@ -452,6 +454,7 @@ def test_strangers_are_limited_in_number_and_time(
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_connections_of_one_address_are_limited(tmp_path: Path) -> None:
     """One address gets no more connections than is configured."""
     with BrokerProcess(

@@ -163,6 +163,7 @@ def committed(raw: Any) -> int:
     return int(answer["topics"][0]["partitions"][0]["committed_offset"])
 
 
+@pytest.mark.quick_cases(1)
 def test_a_lost_journal_is_reported(truth: Truth, tmp_path: Path) -> None:
     """Committed offsets that are gone as a whole are not taken for a beginning."""
     data, said = tmp_path / "data", tmp_path / "broker.log"
@@ -175,6 +176,7 @@ def test_a_lost_journal_is_reported(truth: Truth, tmp_path: Path) -> None:
     assert "the offsets that groups have committed are lost" in said.read_text()
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.timeout(60 + 5 * DAMAGES)
 @pytest.mark.parametrize("round_number", range(DAMAGES))
 def test_damage_is_never_served(

@@ -85,6 +85,7 @@ def test_librdkafka_gets_an_error_and_seeks_past(holey: str, level: str) -> None
     consumer.close()
 
 
+@pytest.mark.slow
 def test_kafka_python_gets_an_error_and_seeks_past(holey: str) -> None:
     """`poll` raises CorruptRecordError until the consumer is moved on."""
     script = Path(__file__).with_name("kafka_python_hole.py")

@@ -105,6 +105,7 @@ def create(connect: Connect, address: str, *names: str) -> None:
 # -- producer_ids.json -----------------------------------------------------------------------------
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("write", "left"),
     [
@@ -192,6 +193,7 @@ def damaged(file: Path, how: str) -> Iterator[None]:
     file.write_bytes(whole)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("how", some_slow(DAMAGES, quick=["lost", "torn"]))
 def test_a_topic_without_its_description_is_refused_alone(
     kept: Kept, connect: Connect, how: str
@@ -221,6 +223,7 @@ def test_a_topic_without_its_description_is_refused_alone(
         assert read(address) == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_clients_are_served_the_other_topics(kept: Kept, connect: Connect) -> None:
     """The client that is told of one it can't have still reads and writes others."""
     with kept.served() as address:
@@ -291,6 +294,7 @@ def test_dead_letters_wait_for_a_topic_that_is_refused(kept: Kept) -> None:
         broker.kill()
 
 
+@pytest.mark.slow
 def test_the_metric_counts_refused_topics(kept: Kept, connect: Connect) -> None:
     """So that somebody notices."""
     with kept.served() as address:
@@ -311,6 +315,7 @@ def test_the_metric_counts_refused_topics(kept: Kept, connect: Connect) -> None:
 # -- groups/settings.json --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_lost_settings_of_groups_are_reported(kept: Kept, connect: Connect) -> None:
     """They are not taken for none. A new directory has the file."""
     file = kept.data / "groups" / "settings.json"
@@ -325,6 +330,7 @@ def test_lost_settings_of_groups_are_reported(kept: Kept, connect: Connect) -> N
     assert "groups/settings.json: expected" in kept.said
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("name", "content", "starts"),
     [

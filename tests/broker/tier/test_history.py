@@ -185,6 +185,7 @@ class LostAnswers:
         monkeypatch.setattr(catalog, "commit_table", commit_table)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_whatever_fails_each_record_is_there_once(
     catalog: Any, seed: int, monkeypatch: pytest.MonkeyPatch

@@ -127,6 +127,7 @@ def world(tmp_path: Path, broker: BrokerProcess, connect: Callable[[str], Any]) 
     made.catalog.close()
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_records_of_a_table_are_those_of_the_log(world: World, seed: int) -> None:
     """Wherever the table ends, and however a stretch is cut: offset, key, value, time, headers."""
@@ -155,6 +156,7 @@ class Crash(BaseException):
     """The process ended here."""
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("stop_at", [1, 4, 9, 14])
 def test_an_interrupted_replay_sends_each_record_once(
     world: World, stop_at: int, monkeypatch: pytest.MonkeyPatch
@@ -203,6 +205,7 @@ def test_an_interrupted_replay_sends_each_record_once(
     )
 
 
+@pytest.mark.slow
 def test_decoded_values_are_refused(world: World) -> None:
     """Of decoded values the bytes can't be made again: that is said, and nothing is sent."""
     topic = world.topic(random.Random(3), Schema.parse("a BIGINT"))
@@ -214,6 +217,7 @@ def test_decoded_values_are_refused(world: World) -> None:
             copy.read_from(world.history(world.topic(random.Random(4))))
 
 
+@pytest.mark.slow
 def test_tables_that_are_not_the_topics_are_refused(world: World) -> None:
     """No table named, none in the catalog, another topic's, and one that was rewritten."""
     with Client(world.address) as client:

@@ -187,6 +187,7 @@ def test_local_segments_that_are_damaged_or_lost_come_back_from_the_store(
     assert not examine(tiered.data).findings
 
 
+@pytest.mark.slow
 def test_a_vanished_store_gives_a_retriable_error_and_recovers(
     tiered: BrokerProcess, store: Path, connect: Callable[[str], Any]
 ) -> None:
@@ -207,6 +208,7 @@ def test_a_vanished_store_gives_a_retriable_error_and_recovers(
         settle(tiered, raw, "t", 45)
 
 
+@pytest.mark.slow
 def test_a_changed_object_is_never_served(
     tiered: BrokerProcess, store: Path, connect: Callable[[str], Any]
 ) -> None:
@@ -225,6 +227,7 @@ def test_a_changed_object_is_never_served(
         assert read_all(raw, "t", 0, 40) == list(range(40))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage",
     [
@@ -319,6 +322,7 @@ def test_a_partition_of_which_nothing_is_left_keeps_no_broker_from_starting(
         assert offset_for(raw, "t", -1)[0] == tiered_upto + 5
 
 
+@pytest.mark.slow
 def test_deleting_removes_what_is_in_the_store(
     tiered: BrokerProcess, store: Path, connect: Callable[[str], Any]
 ) -> None:
@@ -360,6 +364,7 @@ def test_a_topic_deleted_without_its_store_is_removed_there_later(
         assert read_all(raw, "t", 0, 5) == list(range(5))
 
 
+@pytest.mark.slow
 def test_settings_that_contradict_each_other_are_refused(
     tiered: BrokerProcess, raw: Any, connect: Callable[[str], Any]
 ) -> None:
@@ -533,6 +538,7 @@ def bytes_of(folder: Path) -> int:
     return size
 
 
+@pytest.mark.slow
 def test_a_clients_transactions_are_the_same_from_the_tier(tiered: BrokerProcess) -> None:
     """An ordinary consumer, with sessions and either isolation level, sees no difference."""
     kafka = pytest.importorskip("confluent_kafka")

@@ -345,6 +345,7 @@ async def _run(seed: int) -> None:
         await world.tiering.close()
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("seed", range(RUNS))
 def test_a_tiered_log_is_the_untiered_one_whatever_fails(
     seed: int, monkeypatch: pytest.MonkeyPatch

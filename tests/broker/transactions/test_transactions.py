@@ -596,6 +596,7 @@ def test_open_transactions_survive_a_kill(restarted: Any) -> None:
     assert one.produce(0) == 0
 
 
+@pytest.mark.slow
 def test_a_clean_stop_needs_no_recovery(tmp_path: Path, connect: Callable[[str], Raw]) -> None:
     """A broker that was stopped knows all its transactions."""
     with BrokerProcess(tmp_path / "data") as broker, connect(broker.address) as raw:

@@ -466,6 +466,7 @@ def chaos(world: World) -> None:
     sim.after(1_000, trouble)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("seed", seeds(10))
 def test_atomic_whatever_happens(seed: int) -> None:
     """Every transaction counts everywhere or nowhere, fenced producers never write, and what was

@@ -226,6 +226,7 @@ def test_an_older_copy_of_a_server_is_refused(log) -> None:
             source.capture().run()
 
 
+@pytest.mark.slow
 def test_an_invalidated_slot_is_refused_with_the_reason(log) -> None:
     """The server has removed its log because it was to keep no more of it."""
     with postgres(max_slot_wal_keep_size="1MB", max_wal_size="32MB") as server:
@@ -239,6 +240,7 @@ def test_an_invalidated_slot_is_refused_with_the_reason(log) -> None:
             source.capture().run()
 
 
+@pytest.mark.slow
 def test_a_connection_to_another_server_is_not_used(log) -> None:
     """Where the address moves between two connections, neither rows nor changes come from the second."""
     with pair_of(log, waits=False) as pair:

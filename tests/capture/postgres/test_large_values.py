@@ -30,6 +30,7 @@ LARGE = {
 }
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("values", ["precise", "readable"])
 @pytest.mark.parametrize("form", ["debezium", "flat"])
 def test_values_are_those_that_were_inserted(source, values, form) -> None:
@@ -72,6 +73,7 @@ def test_a_row_that_is_gone_has_placeholders_until_its_deletion(source) -> None:
     assert newest[3]["after"] == {"id": 3, "v": 1, "body": "x" * 5000}
 
 
+@pytest.mark.slow
 def test_a_column_that_is_gone_leaves_placeholders_and_a_warning(source, caplog) -> None:
     """The capture goes on."""
     source.execute("CREATE TABLE t (id int PRIMARY KEY, v int, body text)")
@@ -88,6 +90,7 @@ def test_a_column_that_is_gone_leaves_placeholders_and_a_warning(source, caplog)
     assert [one.get("body") for one in found[1:]] == [PLACEHOLDER, None]
 
 
+@pytest.mark.slow
 def test_a_transaction_is_waited_for_until_others_see_it(log) -> None:
     """One that waits for a synchronous standby is sent before: its row isn't there yet."""
     with postgres(16) as server:
@@ -148,6 +151,7 @@ def write(source: Any, seed: int, end: threading.Event) -> None:
     end.set()
 
 
+@pytest.mark.slow
 def test_while_rows_change_topics_end_with_the_rows(source) -> None:
     """A capture that is behind reads values of later changes; none is kept that a change replaced."""
     seed = random.randrange(2**32)

@@ -30,6 +30,7 @@ def rows(source: PostgresSource, table: str) -> dict[int, object]:
     return found
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("published", "what"),
     [
@@ -63,6 +64,7 @@ def test_a_publication_that_leaves_something_out_is_refused(source, published, w
     assert rows(source, "p") == {101: {"id": 101, "v": 1}, 102: {"id": 102, "v": 1}}
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     "change",
     [
@@ -96,6 +98,7 @@ def test_a_publication_that_is_changed_ends_the_capture(source, monkeypatch, cha
         source.run("t", "p")
 
 
+@pytest.mark.slow
 def test_a_table_that_takes_another_one_s_name_is_read_at_once(source, monkeypatch) -> None:
     """Rows of the one before are deleted. As a migration does that builds a table anew."""
     source.execute(
@@ -114,6 +117,7 @@ def test_a_table_that_takes_another_one_s_name_is_read_at_once(source, monkeypat
         source.follows(capture, lambda: rows(source, "t") == new)
 
 
+@pytest.mark.slow
 def test_a_table_that_is_dropped_is_reported(source, monkeypatch, caplog) -> None:
     """The others are captured on; its records stay."""
     source.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY)")
@@ -152,6 +156,7 @@ def test_policies_that_hide_rows_are_refused(source) -> None:
     assert rows(source, "t").keys() == {1, 2}
 
 
+@pytest.mark.slow
 def test_rows_of_tables_that_inherit_are_their_own(source, monkeypatch) -> None:
     """In a snapshot, in one in chunks, and in changes: each row is in one topic."""
     source.execute(
@@ -177,6 +182,7 @@ def test_rows_of_tables_that_inherit_are_their_own(source, monkeypatch) -> None:
     source.execute("UPDATE c SET v = 7")
 
 
+@pytest.mark.slow
 def test_types_with_the_names_of_others_are_their_own(source) -> None:
     """A composite type `money`, an enum `date`, an array of boxes, whose elements semicolons divide."""
     source.execute(
@@ -196,6 +202,7 @@ def test_types_with_the_names_of_others_are_their_own(source) -> None:
     assert rows(source, "t") == {i: {"id": i, "d": "new"} for i in (1, 2)}
 
 
+@pytest.mark.slow
 def test_a_table_that_its_publication_makes_read_only_is_reported(source, caplog) -> None:
     """Without a replica identity the database refuses to update its rows; the message's SQL lets it."""
     source.execute("CREATE TABLE t (v int); CREATE TABLE n (id int PRIMARY KEY, v int)")
@@ -239,6 +246,7 @@ def truth(source: PostgresSource) -> dict[int, object]:
     return {id_: {"id": id_, "v": v} for id_, v in source.rows("SELECT id, v FROM p")}
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("commands", WITHOUT_RECORDS.values(), ids=[*WITHOUT_RECORDS])
 def test_rows_that_come_or_go_with_a_partition_are_captured(source, monkeypatch, commands) -> None:
     """The server sends nothing of them; the capture notices it, and reads the table again."""
@@ -250,6 +258,7 @@ def test_rows_that_come_or_go_with_a_partition_are_captured(source, monkeypatch,
         source.follows(capture, lambda: rows(source, "p") == truth(source))
 
 
+@pytest.mark.slow
 def test_partitions_that_change_while_nothing_is_captured_are_noticed(source) -> None:
     """The next run reads the table before it has caught up."""
     source.execute(NESTED)
@@ -260,6 +269,7 @@ def test_partitions_that_change_while_nothing_is_captured_are_noticed(source) ->
     assert done.snapshot_rows == len(truth(source))
 
 
+@pytest.mark.slow
 def test_only_rows_of_an_attached_partition_are_read(source) -> None:
     """A new partition that was empty has none that weren't sent: nothing is read."""
     source.execute(NESTED)

@@ -134,6 +134,7 @@ def test_protobuf_has_the_values_of_json(types, registry) -> None:
     assert left_out
 
 
+@pytest.mark.quick_cases(1)
 @each
 def test_a_table_of_a_program_reads_it(source, registry, format_) -> None:
     """Rows with times and decimals, changes of keys, deletions; Confluent's deserializer too."""
@@ -177,6 +178,7 @@ def test_a_table_of_a_program_reads_it(source, registry, format_) -> None:
     assert run.view("all").rows() == []
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("format_", ["avro", "json-schema", "protobuf"])
 def test_a_sink_follows_it(source, registry, format_, tmp_path) -> None:
     """`penstock sink`: rows with decimals and times, changes of keys, deletions, an emptied table."""
@@ -219,6 +221,7 @@ def test_a_sink_follows_it(source, registry, format_, tmp_path) -> None:
     assert followed() == []
 
 
+@pytest.mark.slow
 def test_confluent_s_protobuf_deserializer_reads_keys(source, registry) -> None:
     """By a class of the registered file."""
     source.execute("CREATE TABLE t (id int PRIMARY KEY, a text); INSERT INTO t VALUES (7, 'x')")
@@ -231,6 +234,7 @@ def test_confluent_s_protobuf_deserializer_reads_keys(source, registry) -> None:
         assert read(key, SerializationContext(topic, MessageField.KEY)).id == 7
 
 
+@pytest.mark.quick_cases(1)
 @each
 def test_what_readers_can_follow_is_a_version_and_the_rest_is_refused(
     source, registry, format_
@@ -252,6 +256,7 @@ def test_what_readers_can_follow_is_a_version_and_the_rest_is_refused(
     assert len(raw(source, topic)) == 3
 
 
+@pytest.mark.quick_cases(1)
 @each
 def test_a_new_snapshot_deletes_missing_rows_and_no_other(source, registry, format_) -> None:
     """Keys are compared without the id of their schema."""

@@ -80,6 +80,7 @@ def test_rows_that_change_after_a_chunk_was_read_keep_the_newer_value(source, mo
     assert {*replayed(source, topic).values()} == {*source.rows("TABLE t")}
 
 
+@pytest.mark.slow
 def test_changes_of_another_table_leave_a_chunk_s_rows_alone(source, monkeypatch) -> None:
     """Two tables share a topic: keys that are the same are of different rows, and one may be emptied."""
     source.execute(
@@ -115,6 +116,7 @@ def test_what_was_asked_for_before_it_began_is_done_before_it_is_caught_up(sourc
     assert reads(source, f"{source.name}.public.t") == [(1,), (2,)]
 
 
+@pytest.mark.slow
 def test_a_chunk_that_is_read_within_a_transaction_does_not_end_the_wait(source) -> None:
     """The rest of the transaction is waited for; the chunk is written behind it."""
     source.execute("CREATE TABLE t (a int PRIMARY KEY)")
@@ -214,6 +216,7 @@ def test_a_table_that_is_rewritten_loses_no_rows(source) -> None:
         server.close()
 
 
+@pytest.mark.slow
 def test_a_table_that_is_rewritten_before_it_is_read_is_read_as_it_is(source, monkeypatch) -> None:
     """To the snapshot it is empty: another one is taken. A partition's rows are its table's."""
     source.execute("CREATE TABLE t (id int, v int, PRIMARY KEY (id)) PARTITION BY RANGE (id)")
@@ -265,6 +268,7 @@ def test_a_large_table_is_read_in_chunks_that_go_on_after_a_restart(source, monk
     assert {*replayed(source, topic).values()} == {*source.rows("TABLE t")}
 
 
+@pytest.mark.slow
 def test_a_large_table_that_is_read_anew_loses_what_is_gone(source, monkeypatch) -> None:
     """Once its last chunk is written: keys that no row and no change has had since then are deleted."""
     monkeypatch.setattr(_initial, "LARGE_ROWS", 10)
@@ -292,6 +296,7 @@ def test_a_large_table_that_is_read_anew_loses_what_is_gone(source, monkeypatch)
     assert notifications[3]["additional_data"]["total_rows_scanned"] == "50"
 
 
+@pytest.mark.slow
 def test_a_chunk_s_rows_have_their_version_before_a_change_has_it(source) -> None:
     """The server tells what a table looks like with its next change, which may come later, or never."""
     source.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")

@@ -51,6 +51,7 @@ def captured(source) -> None:
     token(source.name, str(source.end()), log=source.log, timeout=PATIENCE_S)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_rows_change_and_the_capture_stops_while_a_table_is_read(sqlite_source, seed) -> None:
     """At the end the topic is the table; each row that stayed was read once, in the order of keys."""

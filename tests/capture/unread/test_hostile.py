@@ -116,6 +116,7 @@ def insert(source: Source, first: int, values: list[tuple[str, str]]) -> None:
     source.execute(";\n".join(rows))
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("how", ["precise", "readable"])
 @pytest.mark.parametrize("choice", ["null", "letter"])
 def test_a_value_never_ends_a_capture(any_source, how: Any, choice: Any) -> None:

@@ -66,6 +66,7 @@ def test_a_row_that_is_a_dead_letter_leaves_its_former_one(source) -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_row_whose_key_cannot_be_written_is_a_dead_letter(source) -> None:
     """With NULL in its key, it would be another row: so are its changes; one that gets a key comes."""
     source.execute("CREATE TABLE t (id interval PRIMARY KEY, w int)")
@@ -130,6 +131,7 @@ def test_rows_of_sqlite_without_a_key_are_dead_letters_of_a_compacted_topic(sqli
     assert len(source.letters()) == 4
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", ["source", "sqlite_source"])
 def test_long_rows_are_captured(request, kind) -> None:
     """Topics that a capture makes take rows of 5 MB; so does one that was made with the broker's default."""
@@ -150,6 +152,7 @@ def test_long_rows_are_captured(request, kind) -> None:
     assert source.letters() == []
 
 
+@pytest.mark.slow
 def test_rows_that_are_too_long_are_dead_letters(source) -> None:
     """A topic with a limit of its own keeps it; the beginning of the row's record is in the letter."""
     topic = source.topic("t")
@@ -173,6 +176,7 @@ def test_rows_that_are_too_long_are_dead_letters(source) -> None:
     assert (found.unread, found.letters) == ({topic: len(letters)}, len(letters))
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("form", ["avro", "json-schema", "protobuf"])
 @pytest.mark.parametrize("choice", ["null", "letter"])
 def test_values_that_a_schema_cannot_hold_are_counted(source, registry, form, choice) -> None:
@@ -202,6 +206,7 @@ def test_values_that_a_schema_cannot_hold_are_counted(source, registry, form, ch
     assert (len(records), len(source.letters()), found.letters) == (6 - letters, letters, letters)
 
 
+@pytest.mark.slow
 def test_status_and_metrics_have_the_counts(source) -> None:
     """By column in `penstock capture status`, altogether for Prometheus."""
     source.execute("CREATE TABLE t (id interval PRIMARY KEY, v interval)")
@@ -220,6 +225,7 @@ def test_status_and_metrics_have_the_counts(source) -> None:
     assert f"penstock dlq show {source.name}.capture.dead-letters" in printed.stderr
 
 
+@pytest.mark.slow
 def test_an_event_without_a_topic_is_a_dead_letter(source) -> None:
     """A name that is too long would be refused at each start; the events around it come."""
     outbox(source.url)

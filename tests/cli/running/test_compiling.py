@@ -59,6 +59,7 @@ print(sorted(files() - known))
 """
 
 
+@pytest.mark.slow
 def test_kernels_of_all_modules_are_compiled() -> None:
     """A kernel that isn't found would be compiled by each process that calls it, while a user waits."""
     command = [sys.executable, "-c", EVERYTHING]

@@ -26,6 +26,7 @@ ready.wait()
 """
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("end", "said"),
     [

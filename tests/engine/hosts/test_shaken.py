@@ -58,6 +58,7 @@ def test_hosts_agree(seed: int) -> None:
         assert difference(still, fed(run, seed, restarts=shaking == seed)) is None, shaking
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cores", some_slow([1, 2, 7], quick=[2]))
 def test_any_number_of_shards_gives_the_same_views(cores: int) -> None:
     """How state is cut, and by whom it is kept, is not seen in what it holds."""

@@ -116,6 +116,7 @@ def test_corrections_of_one_side_correct_the_pairs() -> None:
     assert changes == [("c", None, 1), ("d", 1, None), ("c", None, 2), ("c", None, 1)]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("how", get_args(How))
 def test_a_restart_and_other_batches_change_no_row(how: How) -> None:
     """A new owner goes on with what waits; in some batches or in one, the rows are the same."""

@@ -38,6 +38,7 @@ NESTED: dict[str, list[tuple[Any, bytes]]] = {
 TYPES = some_slow(VALUES, quick=("DOUBLE", "UUID", "INTERVAL"))
 
 
+@pytest.mark.quick_cases(6)
 @pytest.mark.parametrize("type_", [*TYPES, *NESTED])
 @pytest.mark.parametrize("emit", ["upserts", "changes"])
 @pytest.mark.parametrize("has_two", [False, True])

@@ -48,6 +48,7 @@ def _same(plan: Plan) -> Plan:
     return plan
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_any_limit_gives_each_row_once(seed: int) -> None:
     """Records of any size, tombstones among them, with restarts in between and batches run twice."""

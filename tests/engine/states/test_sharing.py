@@ -147,6 +147,7 @@ def test_views_that_share_equal_duckdb(seed: int) -> None:
             run.restart()
 
 
+@pytest.mark.slow
 def test_large_traces_are_merged_once() -> None:
     """Merges that take many batches go on alike, also while one of the operators has nothing to do."""
     run = ps.testing.run(program("bought", "seen"), seed=1)
@@ -206,6 +207,7 @@ def test_a_view_that_keeps_what_another_does_begins_with_its_state() -> None:
         check_shared(run)
 
 
+@pytest.mark.slow
 def test_a_view_made_of_the_log_shares_from_the_switch_on() -> None:
     """A join whose one side is there is backfilled; then both have that side's files."""
     run = ps.testing.run(program("bought"), seed=4)
@@ -227,6 +229,7 @@ def test_a_view_made_of_the_log_shares_from_the_switch_on() -> None:
         assert contents(run, view) == world.answer(QUERIES[view]), view
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("left", ["listed", "backward"])
 def test_either_view_can_be_removed(left: str) -> None:
     """Who wrote the files makes no difference: they stay as long as some state has them."""
@@ -240,6 +243,7 @@ def test_either_view_can_be_removed(left: str) -> None:
         assert contents(run, left) == world.answer(QUERIES[left])
 
 
+@pytest.mark.slow
 def test_traces_with_other_files_stay_apart() -> None:
     """Equal rows in other files, as after an upgrade of old: each operator goes on with its own."""
     run = ps.testing.run(program("listed", "backward"), seed=6)

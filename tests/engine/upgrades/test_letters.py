@@ -63,6 +63,7 @@ def test_a_record_has_one_letter_over_upgrades(columns: str, *, rebuild: bool) -
     assert sum(counts["dead"].values()) == 8
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("transactions", [False, True])
 @pytest.mark.parametrize("after", ["plan", "output", "transaction", "commit"])
 def test_a_batch_that_was_begun_writes_no_letter_twice(after: Any, *, transactions: bool) -> None:

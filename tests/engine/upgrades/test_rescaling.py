@@ -82,6 +82,7 @@ def test_a_rescaled_pipeline_is_as_if_it_had_always_been(seed: int) -> None:
     assert contents(run, PARTS) == contents(calm, PARTS)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("shards", [(1, 3), (3, 2), (4, 1), (2, 5)])
 def test_what_stands_in_place_follows_what_it_stands_on(shards: tuple[int, int]) -> None:
     """The columns by which the input is placed decide the shard, in their order."""
@@ -127,6 +128,7 @@ def test_what_is_new_beside_it_is_made_of_the_log() -> None:
     assert run.view("all").rows() == [{"n": 31}]
 
 
+@pytest.mark.slow
 def test_a_kill_while_state_is_cut_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The old shards are there until the switch; what was written for nothing is cleared away."""
     run = ps.testing.run(two_levels(), cores=2)

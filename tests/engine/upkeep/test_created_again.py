@@ -75,6 +75,7 @@ def pipeline(tmp_path: Path) -> Iterator[Pipeline]:
         one.log.close()
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("count", [0, 4, 10, 25])
 def test_another_topic_is_noticed_while_the_pipeline_runs(pipeline: Pipeline, count: int) -> None:
     """As when the pipeline starts: with what to do, before a record of the new one is read."""
@@ -92,6 +93,7 @@ def test_another_topic_is_noticed_while_the_pipeline_runs(pipeline: Pipeline, co
     assert pipeline.driver.version.offsets == {"t": {0: 10}}
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("count", [0, 25])
 def test_another_topic_is_noticed_by_lanes(pipeline: Pipeline, count: int) -> None:
     """Between the plan of a batch and its reading, too."""
@@ -108,6 +110,7 @@ def test_another_topic_is_noticed_by_lanes(pipeline: Pipeline, count: int) -> No
         pipeline.step()
 
 
+@pytest.mark.slow
 def test_what_retention_removes_ahead_of_a_running_pipeline_is_counted(pipeline: Pipeline) -> None:
     """Its next offset is out of range, too, but the topic is the same."""
     assert pipeline.step() is None
@@ -118,6 +121,7 @@ def test_what_retention_removes_ahead_of_a_running_pipeline_is_counted(pipeline:
     assert pipeline.driver.version.offsets == {"t": {0: 15}}
 
 
+@pytest.mark.slow
 def test_a_topic_that_is_gone_is_waited_for(pipeline: Pipeline) -> None:
     """It may come back, as from a copy; the pipeline isn't ended by one look."""
     with Client(pipeline.address) as client:

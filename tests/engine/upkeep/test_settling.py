@@ -164,6 +164,7 @@ class Pipeline:
         return True
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("number", range(RUNS))
 def test_what_a_machine_loses_is_made_again(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -80,6 +80,7 @@ def test_late_rows_are_late_behind_an_operator(
     assert found(program(way), events, cuts) == found(program("plain"), events, cuts)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("way", ["enriched", "deduplicated"])
 def test_a_window_that_was_closed_stays_as_it_was(way: str) -> None:
     """A late row is one dead letter, which names all for whom it is late, and no session overlaps another."""
@@ -111,6 +112,7 @@ def test_rows_without_windows_are_never_late() -> None:
     assert run.dead_letters() == []
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(20), deadline=None)
 @given(st.lists(st.integers(0, 400), min_size=1, max_size=15), st.integers(0, 2**32))
 def test_late_rows_beside_rows_that_are_taken_back(seconds: list[int], seed: int) -> None:

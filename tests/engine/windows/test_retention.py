@@ -78,6 +78,7 @@ def events(app: ps.App, **options: Any) -> Any:
     )  # fmt: skip
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", ["minutes", "corrected", "sessions"])
 def test_what_follows_a_table_agrees_with_it(kind: str) -> None:
     """Groups of all time, joins, the first rows and topics; longer windows keep what they counted."""

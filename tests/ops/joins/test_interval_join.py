@@ -158,6 +158,7 @@ class Streams:
         assert all(row[0] >= promised for row, n in before.items() if n)
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("how", HOWS)
 @settings(max_examples=examples(24), deadline=None)
 @given(
@@ -188,6 +189,7 @@ def test_a_join_is_that_of_all_rows_in_time(
     assert {state.rows for state in streams.run.states} == {0}
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("how", HOWS)
 @settings(max_examples=examples(24), deadline=None)
 @given(
@@ -207,6 +209,7 @@ def test_rows_that_are_taken_back_take_their_pairs_with_them(
         streams.change(moved, [left, right])
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("behind", [-5, -3, 0, 3, 5])
 @pytest.mark.parametrize("how", HOWS)
 def test_rows_are_kept_until_the_last_moment(how: How, behind: int) -> None:
@@ -229,6 +232,7 @@ def test_rows_are_kept_until_the_last_moment(how: How, behind: int) -> None:
         streams.run_step(tables, (left + 1, right + 1))
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("how", HOWS)
 def test_keys_with_one_hash_are_distinguished(how: How, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither equal hashes nor equal shards make keys equal."""
@@ -241,6 +245,7 @@ def test_keys_with_one_hash_are_distinguished(how: How, monkeypatch: pytest.Monk
         streams.step([left, right], (chance.randint(0, 3), chance.randint(0, 3)))
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("how", HOWS)
 def test_a_join_is_what_duckdb_finds(how: How) -> None:
     """Of some thousand rows in disorder, one side far ahead, with hot keys and rare ones."""
@@ -288,6 +293,7 @@ def hot(schema: pa.Schema, rows: int, shift: int) -> pa.Table:
     )
 
 
+@pytest.mark.slow
 def test_rows_of_a_hot_key_meet_their_partners_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 20,000 rows of one key on each side, within one interval, each pair looked at is one given."""
     looked: list[int] = []
@@ -306,6 +312,7 @@ def test_rows_of_a_hot_key_meet_their_partners_alone(monkeypatch: pytest.MonkeyP
     assert sum(looked) < 10 * rows  # two attempts of each step, and the state's own look-ups
 
 
+@pytest.mark.slow
 def test_state_is_that_of_the_interval() -> None:
     """However long streams run, rows that nothing can meet any more are gone."""
     run = Contract(join("full", before=300, after=500))

@@ -69,6 +69,7 @@ def arrow(schema: pa.Schema, rows: list[tuple[Any, int]]) -> pa.Table:
     return delta(schema, values, weights=[weight for _, weight in rows])
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("how", HOWS)
 @settings(max_examples=examples(40))
 @given(st.lists(batch, max_size=6), st.integers(1, 2), st.integers(1, 3), st.integers())
@@ -94,6 +95,7 @@ def test_a_join_follows_its_tables(
     assert not run.view()
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("how", HOWS)
 def test_a_join_is_what_duckdb_finds(how: How) -> None:
     """Of some thousand rows with keys that are hot and keys that are rare."""

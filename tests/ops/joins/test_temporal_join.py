@@ -108,6 +108,7 @@ def steps(run: Contract, events: list[Any], changes: list[Any], feeds: Any, at: 
     return [kept_events, [(*c[:4], None if c[3] is None else c[4], c[5]) for c in kept_changes]]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("how", ["inner", "left"])
 @settings(max_examples=examples(40))
 @given(
@@ -201,6 +202,7 @@ def test_a_version_is_kept_as_long_as_a_row_may_ask_for_it() -> None:
     ]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("how", ["inner", "left"])
 def test_duckdb_finds_the_same(how: Any) -> None:
     """Its ASOF JOIN, on random rows, without two changes of a key at one time."""

@@ -151,6 +151,7 @@ def test_a_row_meets_the_table_of_its_time(batches: Any, shards: int, seed: int)
         assert state.traces["rules"].rows <= 3 * (1 + len(changed))
 
 
+@pytest.mark.slow
 def test_versions_that_no_row_asks_for_go() -> None:
     """A table that changes for ever doesn't grow for ever."""
     run = WithFunction(Rules(RULE, ("id",), timed=True))

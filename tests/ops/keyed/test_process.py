@@ -155,6 +155,7 @@ MISTAKES = [
 ]
 
 
+@pytest.mark.quick_cases(5)
 @pytest.mark.parametrize(("function", "message"), MISTAKES)
 def test_a_function_that_does_wrong_is_reported(function: Any, message: str) -> None:
     """Its name, what was expected and what was found."""

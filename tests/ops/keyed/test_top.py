@@ -198,6 +198,7 @@ def sorted_by_arrow(rows: Counter[Any], by: str, *, descending: bool) -> Counter
     return found
 
 
+@pytest.mark.slow
 def test_a_change_reads_the_first_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of groups with a hundred times as many rows, at most four times as many."""
     read = count_reads(monkeypatch)
@@ -223,6 +224,7 @@ def test_a_change_reads_the_first_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 < counts[1] <= 4 * counts[0]
 
 
+@pytest.mark.slow
 def test_state_is_the_content_where_nothing_is_taken_back() -> None:
     """After many batches of 1,000 rows, some rows a group are kept, and not all."""
     run = Contract(Top(INPUT, ("k",), (("n", True),), 2))

@@ -101,6 +101,7 @@ def test_a_sliding_window_has_the_rows_shortly_before(
     assert not any(list(kept.scan()) for state in run.states for kept in state.traces.values())
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(60), deadline=None)
 @given(batches, st.integers(1, 6), st.integers(1, 6), st.booleans(), st.integers(1, 3),
        st.integers(0, 2**16))  # fmt: skip
