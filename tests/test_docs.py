@@ -238,6 +238,7 @@ def test_every_page_of_the_guide_is_run() -> None:
     assert len(EXAMPLES) >= 30
 
 
+@pytest.mark.quick_cases(8)
 @pytest.mark.parametrize("code", EXAMPLES)
 def test_the_guides_examples_run(
     code: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -324,6 +324,7 @@ def count(files: list[Path]) -> int:
     return sum(file.read_bytes().count(b"\n") for file in files if file.exists())
 
 
+@pytest.mark.slow
 def test_killed_broker_forgets_nothing(tmp_path: Path) -> None:
     """The broker dies by SIGKILL while jobs are put, worked on and rejected: each job that was put
     is acknowledged or a dead letter, once.

@@ -42,6 +42,7 @@ def test_modules_are_short() -> None:
     assert {one: count for one, count in lines.items() if count > LINES_MAX} == {}
 
 
+@pytest.mark.slow
 def test_no_package_and_its_modules_import_each_other() -> None:
     """A module that imports the package it is in isn't imported by that, in any number of steps.
     (Import contracts forbid circles among siblings; a package is none of its modules'.)

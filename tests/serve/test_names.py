@@ -102,6 +102,7 @@ def test_a_time_column_named_at_is_read_everywhere(directory: Path, views: Views
         ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_views_are_in_the_schema_public(views: Views) -> None:
     """`public.v` and `penstock.public.v` are v, in FROM and before columns, quoted or not; others aren't."""
     for query in (

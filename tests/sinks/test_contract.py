@@ -264,6 +264,7 @@ except target.passing:
 """
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     "kind", ["sqlite", "duckdb", "tantivy", "iceberg", "delta", "parquet"], indirect=True
 )

@@ -248,6 +248,7 @@ def gone(*_: object) -> None:
     raise ConnectionError("it is away")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 def test_a_sink_that_waits_reports_meanwhile(place, topic, monkeypatch) -> None:
     """Between two tries, and between the writes of a target with a pace."""
@@ -335,6 +336,7 @@ def test_commands_write_build_anew_and_put_back(topic, tmp_path) -> None:
     assert "wrote 1 rows to users" in invoke(*common, "--once")  # it continues
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("place", ["postgres", "mysql", "sqlite", "duckdb"], indirect=True)
 def test_a_table_is_built_anew_and_put_back(place, topic) -> None:
     """With further columns, or as it was; each has its own offsets."""

@@ -262,6 +262,7 @@ def test_a_server_that_does_not_let_it_in_ends_the_sink(topic) -> None:
 SECRET = "swordfish, with = and @"
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("variable", ["PENSTOCK_SINK_PASSWORD", "PENSTOCK_PASSWORD"])
 def test_the_command_writes_to_a_cluster_with_tls_and_a_log_in(tmp_path, topic, variable) -> None:
     """The password is in the environment alone; a wrong one and an unknown authority are said."""

@@ -221,6 +221,7 @@ def test_sinks_create_a_directory_s_catalog_one_after_another(tmp_path, monkeypa
     assert not refused
 
 
+@pytest.mark.slow
 def test_a_sink_writes_on_while_its_rebuild_commits(tmp_path) -> None:
     """To its branch of the same table; that it stands on an older commit is no error."""
     rows = Rows("users", Schema.parse("id BIGINT NOT NULL"), ("id",))

@@ -16,6 +16,7 @@ TOGETHER = 15  # views of one program: most of what one costs alone is the progr
 SEEDS = rounds("PENSTOCK_SQL_SEEDS", quick=1, full=3)
 
 
+@pytest.mark.quick_cases(5)
 @pytest.mark.parametrize("first", range(0, len(EACH), TOGETHER))
 def test_views_equal_duckdb(first: int) -> None:
     for seed in range(SEEDS):

@@ -165,6 +165,7 @@ class Ordered(SqlFlow):
         return self.chosen or super().graph()
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("seed", range(rounds("PENSTOCK_SIZES", quick=3, full=20)))
 def test_every_order_gives_duckdbs_rows(seed: int) -> None:
     """A query with random sizes, below a filter in Python, and as a view that others read."""

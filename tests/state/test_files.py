@@ -112,6 +112,7 @@ class TestLocalFiles(Contract):
     def files(self, tmp_path, request):
         return LocalStateFiles(tmp_path / "state", fsync=request.param)
 
+    @pytest.mark.quick_cases(1)
     def test_maps_hold_no_descriptor(self, files):
         """Thousands of mapped files don't use up the process's descriptors."""
         import resource
@@ -160,6 +161,7 @@ class TestS3Files(Contract):
     def files(self, store):
         return open_files(store())
 
+    @pytest.mark.slow
     def test_the_store_decides_who_is_first(self, store, monkeypatch):
         """Whoever was told that nothing was there is refused where something is by now."""
         uri = store()
@@ -169,6 +171,7 @@ class TestS3Files(Contract):
         assert not one.create("epochs/1", b"one")
         assert one.read("epochs/1") == b"two"
 
+    @pytest.mark.slow
     def test_of_two_drivers_the_older_one_stops(self, store):
         """Each gets an epoch of its own, though both saw the same last one."""
         uri = store()

@@ -25,6 +25,7 @@ WINDOWS = {"one": 1, "few": 7, "hundreds": 300, "each its own": 10**12}
 HASHES = {"spread": 2**63 - 1, "few": 5, "thousands": 4_000, "low bits": 2**20}
 
 
+@pytest.mark.quick_cases(12)
 @pytest.mark.parametrize("windows", WINDOWS)
 @pytest.mark.parametrize("hashes", HASHES)
 @pytest.mark.parametrize("ties", ["none", "few", "many", "ordered"])

@@ -223,6 +223,7 @@ def test_pieces_grow_with_the_rows_and_not_with_the_batches(monkeypatch):
     assert sum(len(run.pieces) for run in now.runs) < batches
 
 
+@pytest.mark.slow
 def test_pieces_stay_large_where_a_few_rows_are_late(monkeypatch):
     """A chunk of a merge ends with each input's piece; what is written doesn't."""
     sizes = {"TINY_ROWS": 64, "FUEL_MIN": 64, "PIECE_ROWS_MIN": 256, "LINK_ROWS_MIN": 128}

@@ -52,6 +52,7 @@ def test_rfc_7677_example() -> None:
     assert server.user == "user"
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @settings(max_examples=25, deadline=None)
 @given(user=NAMES, password=NAMES)

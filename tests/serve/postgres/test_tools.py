@@ -109,6 +109,7 @@ def views(tmp_path_factory: pytest.TempPathFactory) -> Views:
     return Views(commit(clicks(), tmp_path_factory.mktemp("shop.penstock")))
 
 
+@pytest.mark.quick_cases(8)
 @pytest.mark.parametrize("query", ASKED)
 def test_what_tools_ask_is_answered(views: Views, query: str) -> None:
     """DBeaver's, pgjdbc's and Grafana's queries find the view, its columns and its rows, also prepared."""

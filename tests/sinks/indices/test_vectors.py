@@ -103,6 +103,7 @@ def test_an_address_says_what_vectors_are(tmp_path, query) -> None:
         from_address(f"{tmp_path}/a.vectors?column=at&dimensions=2&metric=x", "")
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("seed", range(ROUNDS))
 def test_a_search_finds_what_a_comparison_of_all_rows_finds(
     tmp_path, topic, monkeypatch, seed
@@ -182,6 +183,7 @@ Sink(vectors(path, column="at", dimensions=2, metric="l2sq"), topic, "id BIGINT 
 """
 
 
+@pytest.mark.slow
 def test_no_kill_loses_or_doubles_a_row(tmp_path, topic) -> None:
     """A process is killed at any line of the index's code; the next one goes on, and at the end all fits."""
     seed = random.randrange(2**32)
@@ -208,6 +210,7 @@ def test_no_kill_loses_or_doubles_a_row(tmp_path, topic) -> None:
         assert found(path, *vector, count=1)[0][1] == pytest.approx(0.0, abs=1e-9), id_
 
 
+@pytest.mark.slow
 def test_each_row_of_a_small_index_is_found(tmp_path, topic) -> None:
     """After many changes a graph doesn't lead to each vector any more; all are compared then."""
     random_, path = random.Random(7), tmp_path / "users.vectors"

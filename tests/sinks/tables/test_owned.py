@@ -24,6 +24,7 @@ def follow(place, topic, schema=SCHEMA, key="id", **settings):
     return sink.run(until=lambda done: done.lag == 0)
 
 
+@pytest.mark.quick_cases(1)
 def test_a_table_that_was_dropped_is_written_from_the_first_record(place, topic, caplog) -> None:
     """Its rows are gone, and so are those behind the offsets; a warning says so."""
     topic.send({"id": 1, "name": "ann"}, {"id": 2, "name": "bob"})
@@ -119,6 +120,7 @@ def test_columns_that_the_database_computes_are_left_to_it(place, topic) -> None
     assert place.rows("SELECT * FROM users") == [(1, "ann", 3)]
 
 
+@pytest.mark.slow
 def test_a_role_of_postgresql_needs_no_more_than_to_write(server: Postgres, topic) -> None:
     """Where both tables exist; else, and without that right, the message says what to grant."""
     server.execute("CREATE DATABASE least")

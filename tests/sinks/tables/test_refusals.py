@@ -63,6 +63,7 @@ def test_rows_that_break_a_deferred_constraint_are_dead_letters(place, topic) ->
     assert place.rows("SELECT id, boss FROM users ORDER BY id") == [(2, 4), (4, 2), (8, None)]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("place", ["postgres", "mysql", "sqlite"], indirect=True)
 def test_many_rows_that_are_refused_take_few_transactions(place, topic, monkeypatch) -> None:
     """Of the database and of the log: each of them takes as long as hundreds of rows."""
@@ -145,6 +146,7 @@ def test_a_dead_letter_is_the_record_and_can_be_sent_again(place, topic) -> None
     assert place.rows("SELECT id, name FROM users ORDER BY id") == [(2, "x"), (4, "bad")]
 
 
+@pytest.mark.slow
 def test_a_record_of_megabytes_that_does_not_fit_is_a_dead_letter(tmp_path, topic) -> None:
     """Their topic takes larger records than topics do by default; what is too long is cut, and says so."""
     with TopicAdmin(topic.log) as admin:

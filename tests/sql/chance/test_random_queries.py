@@ -35,6 +35,7 @@ def run(first: int, last: int, make: Callable[[int], str] = query_of) -> None:
         assert not failures, "\n".join(failures)
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_views_equal_duckdb(part: int) -> None:
     of_part = QUERIES // PARTS
@@ -49,6 +50,7 @@ def test_random_queries_over_random_schemas_equal_duckdb() -> None:
         assert not failures, "\n".join(failures)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + HOSTILE))
 def test_expressions_that_fail_stop_nothing(seed: int) -> None:
     """Rows for which they fail are left out or NULL, as each row alone says; the others are as ever."""
@@ -71,6 +73,7 @@ def test_random_programs_equal_duckdb() -> None:
             raise
 
 
+@pytest.mark.slow
 def test_the_query_that_fails_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Among those that run in one program with it."""
     from penstock.sql.relation import Relation
@@ -85,6 +88,7 @@ def test_the_query_that_fails_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(error, Difference)
 
 
+@pytest.mark.slow
 def test_a_query_that_fails_becomes_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     """What doesn't matter for a difference is left out, as long as there is one."""
     from penstock.sql.relation import Relation

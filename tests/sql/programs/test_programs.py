@@ -266,6 +266,7 @@ def test_misplaced_aggregates_and_window_functions(query: str) -> None:
     assert "DuckDB" not in str(error.value)
 
 
+@pytest.mark.quick_cases(25)
 @pytest.mark.parametrize("program", MISTAKES)
 def test_mistakes(program: str) -> None:
     with pytest.raises(PenstockError) as error:
@@ -370,6 +371,7 @@ def test_options_that_contradict_are_refused(text: str, said: str) -> None:
         SqlFlow("shop").sql(f"CREATE STREAM s ({text}")
 
 
+@pytest.mark.slow
 def test_expressions_that_nest_too_deeply_are_refused() -> None:
     """A chain of thousands of operators says what to write instead, which works."""
     app = SqlFlow("shop")

@@ -55,6 +55,7 @@ def rewritten(query: str) -> str:
     return with_columns(parsed(query), env).sql("duckdb")
 
 
+@pytest.mark.quick_cases(6)
 @pytest.mark.parametrize("query", CASES)
 def test_what_a_query_is_rewritten_to(query: str) -> None:
     assert rewritten(query) == CASES[query]

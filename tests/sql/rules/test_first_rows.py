@@ -59,6 +59,7 @@ def test_a_bound_stays_where_it_would_mean_something_else(query: str) -> None:
     assert "top" not in first[: first.index("window functions")]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("seed", range(2))
 def test_they_equal_duckdb(seed: int) -> None:
     """Whichever way they are computed."""

@@ -43,6 +43,7 @@ CASES = {
 }
 
 
+@pytest.mark.quick_cases(8)
 @pytest.mark.parametrize("text", CASES)
 def test_a_query_is_read_as_duckdb_does(text: str) -> None:
     query = f"SELECT {text} AS c FROM t"

@@ -51,6 +51,7 @@ def test_a_look_that_fails_leaves_a_gap() -> None:
     assert [one[17:19] for one in starts] == ["00", "10", "50"]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("range_s", "width_s"), [(900, 10), (3_600, 10), (21_600, 60), (86_400, 300), (604_800, 1_800)]
 )
