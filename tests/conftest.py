@@ -60,17 +60,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.stash[LEFT_OUT] = len(left_out)
 
 
+def _mark(item: pytest.Item) -> tuple[bool, int | None]:
+    """Whether a quick run takes a test, and how many cases; its own marks count before its file's."""
+    own = {mark.name for mark in item.own_markers}
+    mark = item.get_closest_marker("quick_cases")
+    is_slow = "slow" in own or ("quick_cases" not in own and "slow" in item.keywords)
+    return not is_slow, None if mark is None else mark.args[0]
+
+
 def _for_minutes(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """What a quick run takes, and what it leaves out: slow tests, and later cases of those with many."""
     taken: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
     cases: Counter[str] = Counter()
     for item in items:
-        is_taken = "slow" not in item.keywords
-        if is_taken and (mark := item.get_closest_marker("quick_cases")) is not None:
+        is_taken, most = _mark(item)
+        if is_taken and most is not None:
             test = item.nodeid.partition("[")[0]
             cases[test] += 1
-            is_taken = cases[test] <= mark.args[0]
+            is_taken = cases[test] <= most
         (taken if is_taken else left_out).append(item)
     return taken, left_out
 

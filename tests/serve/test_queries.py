@@ -63,6 +63,7 @@ def processes() -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.quick_cases(1)
 def test_answers_are_those_of_the_views(queries: Queries, directory: Path) -> None:
     """A process gives what a reader in this process gives, types included."""
     sql = "SELECT *, now() > window_end AS over FROM per_user ORDER BY ALL"
@@ -93,6 +94,7 @@ def test_a_long_answer_is_cut_and_counted(queries: Queries) -> None:
     assert (answer.table.num_rows, answer.rows_total) == (1_000, None)
 
 
+@pytest.mark.quick_cases(1)
 def test_mistakes_are_reported_and_cost_no_process(queries: Queries) -> None:
     """A query that is refused leaves its process to the next one."""
     queries.ask("SELECT 1")

@@ -82,6 +82,7 @@ def test_a_table_stays_in_its_card_and_can_be_left(
         page.wait_for_selector(".card .chart svg")
 
 
+@pytest.mark.quick_cases(1)
 def test_answers_are_exact(browser: Any, served: Any) -> None:
     """The box shows every digit of every number; NaN isn't NULL."""
     with visit(browser, served.url) as page:

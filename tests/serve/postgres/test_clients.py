@@ -108,6 +108,7 @@ def test_values_that_fail_are_notices_of_the_query(tmp_path: Path) -> None:
     assert [one.count for one in views.failed("v")] == [3]
 
 
+@pytest.mark.quick_cases(1)
 def test_psycopg_reads_every_type_in_text_and_in_binary(server: PostgresServer) -> None:
     """Values arrive as they are, with and without parameters, and by cursors of the server."""
     with psycopg.connect(server.url) as con:
