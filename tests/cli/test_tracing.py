@@ -12,7 +12,7 @@ import pytest
 from penstock.cli.support.host import Hosting, _Run
 from penstock.cli.tracing import Traces
 from penstock.core.lazy import how_to_install
-from penstock.engine.driver import Progress
+from penstock.engine.driver import Progress, SourceProgress
 from penstock.engine.progress.nodes import NodeProgress
 from penstock.errors import UserError
 
@@ -25,7 +25,7 @@ BATCH = Progress(
     late_rows=1,
     dead_rows=0,
     lost_rows=0,
-    sources={"clicks": {"rows": 10, "lag": 4}},
+    sources={"clicks": SourceProgress(10, 4, None, None, None)},
     seconds={"plan": 0.01, "fetch": 0.04, "operator": 0.06, "commit": 0.02},
     nodes={"a": NODE},
 )
