@@ -31,7 +31,14 @@ from penstock.expr.typed import fitting
 if TYPE_CHECKING:
     from sqlglot import exp
 
-__all__ = ["Expression", "cast_sql", "compile_expression", "known_type", "sql_type"]
+__all__ = [
+    "Expression",
+    "cast_sql",
+    "column_expression",
+    "compile_expression",
+    "known_type",
+    "sql_type",
+]
 
 _NAMED: Final[dict[str, pa.DataType]] = {
     "UUID": UUID,
@@ -95,6 +102,11 @@ def compile_expression(text: str, schema: Schema) -> Expression:
             f"expected an expression that nests less deeply; found {text[:60]!r}…, which is beyond Python's "
             "limit. Compute parts of it first, in a select"
         ) from None
+
+
+def column_expression(field: Field) -> Expression:
+    """A column, as it is."""
+    return _column('"' + field.name.replace('"', '""') + '"', field.name, field.type)
 
 
 @functools.lru_cache(maxsize=4_096)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Literal, Protocol, Self, TypeAlias, TypeVar, get_args, overload
@@ -10,7 +10,7 @@ from typing import Literal, Protocol, Self, TypeAlias, TypeVar, get_args, overlo
 import pyarrow as pa
 
 from penstock.core.delta import TIME
-from penstock.core.schema import Field, Schema
+from penstock.core.schema import Schema
 from penstock.errors import FlowError
 from penstock.expr import compile_expression
 from penstock.flow import shaping
@@ -18,9 +18,11 @@ from penstock.flow.aggregates import (
     AggregateCall,
     check_calls,
     check_groups,
-    column_of,
-    inputs_of,
 )
+from penstock.flow.algebra import groups
+from penstock.flow.algebra.joins import join
+from penstock.flow.algebra.rows import filtered, mapped, project
+from penstock.flow.algebra.times import closes
 from penstock.flow.checks import (
     check_columns,
     check_condition,
@@ -29,7 +31,6 @@ from penstock.flow.checks import (
     check_schema,
     check_text,
     check_written,
-    quoted,
 )
 from penstock.flow.comparison import compared
 from penstock.flow.enrichment import AsOf, enrich
@@ -37,11 +38,8 @@ from penstock.flow.graph import (
     Emission,
     Node,
     OutputNode,
-    RowStep,
-    Stateful,
     is_one_row,
     keys_of,
-    may_be_late,
     retracts,
     row_key,
     timed,
@@ -53,17 +51,15 @@ from penstock.flow.joins import (
     check_names_differ,
     check_on,
     check_same_flow,
-    table_join,
 )
-from penstock.flow.rolling import RolledRows, Rolling, RowWindow
+from penstock.flow.rolling import Rolling, RowWindow
 from penstock.flow.windows import Late, check_window
 from penstock.formats.registered import Encoded
-from penstock.ops import AggregateSpec, SessionAggregate, Window, WindowedAggregate
+from penstock.ops import Window
 from penstock.ops.joins.enriched import HowEnriched
 from penstock.ops.joins.table_join import How
 from penstock.ops.keyed.process import Function
-from penstock.ops.rolling.sessions import RevisedSessions
-from penstock.ops.rows import MapBatches, RowOperator, Select, Where
+from penstock.ops.rows import MapBatches
 
 Emit: TypeAlias = Literal["closed", "upserts", "changes"]
 WrittenFormat: TypeAlias = Literal["json", "avro", "json-schema", "protobuf"] | Encoded
@@ -132,7 +128,7 @@ class Collection:
 
     def distinct(self) -> Table:
         """The distinct rows."""
-        return _aggregated(Windowed(self, Window("none")).group_by(*self.schema.names), {})
+        return Table(self.flow, self.flow.node(groups.distinct(self.node)))
 
     def top(self, n: int, *, by: str | tuple[str, ...], per: str | tuple[str, ...] = ()) -> Table:
         """The first rows of each group in an order.
@@ -147,7 +143,7 @@ class Collection:
 
     def where(self, condition: str) -> Self:
         """Keeps the rows for which an SQL condition is true."""
-        return self._then(Where(check_condition(condition, self.schema)), self.schema)
+        return self._then(filtered(self.node, check_condition(condition, self.schema)))
 
     def select(self, *columns: str, **computed: str) -> Self:
         """Keeps some columns and computes others with SQL: `select("user", kb="bytes / 1024")`."""
@@ -159,13 +155,8 @@ class Collection:
         check_columns(columns, self.schema, "select")
         for name, text in computed.items():
             check_text(text, f"the column {name!r}", f"{name}='bytes / 1024'")
-        texts = {**{self.schema[name].name: quoted(name) for name in columns}, **computed}
-        compiled = tuple(
-            (name, compile_expression(text, self.schema)) for name, text in texts.items()
-        )
-        required = {name for name in columns if self.schema[name].required}
-        schema = Schema(tuple(Field(n, e.type, n in required) for n, e in compiled))
-        return self._then(Select(compiled), schema)
+        compiled = {name: compile_expression(text, self.schema) for name, text in computed.items()}
+        return self._then(project(self.node, {**{name: name for name in columns}, **compiled}))
 
     def _write(
         self,
@@ -182,8 +173,8 @@ class Collection:
         written = check_written(format_, registry, node.schema)
         self.flow.add_output(OutputNode(topic, node, emission, keys, partitions, kept_us, written))
 
-    def _then(self, operator: RowOperator, schema: Schema) -> Self:
-        return replace(self, node=self.flow.node(RowStep(self.node, operator, schema)))
+    def _then(self, node: Node) -> Self:
+        return replace(self, node=self.flow.node(node))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -225,11 +216,8 @@ class Stream(Collection):
             )
         return Rolling(self.node, window, self._rolled)
 
-    def _rolled(self, made: RolledRows) -> Stream:
-        rows = self
-        if made.computed or (made.names and set(made.names) < set(self.schema.names)):
-            rows = self.select(*made.names, **made.computed)
-        return Stream(self.flow, self.flow.node(made.node(rows.node)))
+    def _rolled(self, node: Node) -> Stream:
+        return Stream(self.flow, self.flow.node(node))
 
     def to(
         self,
@@ -260,7 +248,7 @@ class Stream(Collection):
             column: the array.
             name: the name of the elements' column, which replaces the array; by default the array's.
         """
-        return replace(self, node=self.flow.node(shaping.unnest(self.node, column, name)))
+        return self._then(shaping.unnest(self.node, column, name))
 
     def deduplicate(self, *on: str, within: str | timedelta | None = None) -> Stream:
         """Drops duplicates: a row passes unless one with its key has passed before.
@@ -272,7 +260,7 @@ class Stream(Collection):
             within: how far apart in event time duplicates are dropped. Later, the key is forgotten. Without
                 it, every key is kept.
         """
-        return Stream(self.flow, self.flow.node(shaping.deduplicate(self.node, on, within)))
+        return self._then(shaping.deduplicate(self.node, on, within))
 
     def enrich(
         self, table: Table, *, on: On, how: HowEnriched = "inner", as_of: AsOf | None = None
@@ -292,7 +280,7 @@ class Stream(Collection):
         if not isinstance(table, Table):
             raise FlowError(f"expected a table to enrich with; found {type(table).__name__}")
         check_same_flow(self.flow, table.flow)
-        return Stream(self.flow, enrich(self.flow, self.node, table.node, on, how, as_of))
+        return self._then(enrich(self.node, table.node, on, how, as_of))
 
     def process(
         self,
@@ -338,7 +326,7 @@ class Stream(Collection):
                     f"expected broadcast= as a table, such as app.table(…); found {type(broadcast).__name__}"
                 )
             check_same_flow(self.flow, broadcast.flow)
-            side_input = shaping.broadcast_of(self.flow, broadcast.node, as_of)
+            side_input = shaping.broadcast_of(broadcast.node, as_of)
         node = shaping.process(
             self.node,
             function,
@@ -350,7 +338,7 @@ class Stream(Collection):
             name=name,
             broadcast=side_input,
         )
-        return Stream(self.flow, self.flow.node(node))
+        return self._then(node)
 
     def union(self, *others: Stream) -> Stream:
         """The rows of this stream and others that have the same columns."""
@@ -364,7 +352,7 @@ class Stream(Collection):
                     f"expected streams of the app {self.flow.name!r}; found one of {other.flow.name!r}"
                 )
         nodes = [self.node, *(other.node for other in others)]
-        return Stream(self.flow, self.flow.node(shaping.union(nodes)))
+        return self._then(shaping.union(nodes))
 
     def join(
         self,
@@ -397,8 +385,7 @@ class Stream(Collection):
                 f"expected a stream to join with within an interval; found {type(other).__name__}"
             )
         check_same_flow(self.flow, other.flow)
-        node = interval_join(self.node, other.node, on=on, within=within, how=how)
-        return Stream(self.flow, self.flow.node(node))
+        return self._then(interval_join(self.node, other.node, on=on, within=within, how=how))
 
     def map_batches(
         self,
@@ -423,8 +410,7 @@ class Stream(Collection):
         name = name or getattr(function, "__qualname__", None)
         if name is None:
             raise FlowError(f"expected a function with a name, or name=…; found {function!r}")
-        declared = check_schema(schema)
-        return self._then(MapBatches(function, declared, name), declared)
+        return self._then(mapped(self.node, MapBatches(function, check_schema(schema), name)))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -451,15 +437,14 @@ class Table(Collection):
         pairs = check_on(on, self.schema, other.schema)
         if how not in ("semi", "anti"):
             check_names_differ(self.schema, other.schema, pairs)
-        node = table_join(self.node, other.node, pairs, how)
-        return Table(self.flow, self.flow.node(node))
+        return self._then(join(self.node, other.node, pairs, how))
 
     def closed(self) -> Stream:
         """The rows of closed windows as a stream. A row is emitted when its window closes, and is then final.
 
         With `late="correct"`, a later change of a closed window follows as a retraction and a new row.
         """
-        return Stream(self.flow, shaping.closed(self.flow.node, self.node))
+        return Stream(self.flow, self.flow.node(shaping.closed(self.node)))
 
     def compared(self, to: str | timedelta, *, prefix: str = "previous_") -> Stream:
         """Closed windows, each with the same group's earlier window: a day ago, a week ago.
@@ -471,7 +456,7 @@ class Table(Collection):
             to: how much earlier: a multiple of the windows' step.
             prefix: of the earlier window's columns.
         """
-        node = compared(self.flow, shaping.closed(self.flow.node, self.node), to, prefix)
+        node = compared(shaping.closed(self.node), to, prefix)
         return Stream(self.flow, self.flow.node(node))
 
     def to(
@@ -505,10 +490,10 @@ class Table(Collection):
             registry: the URL of the schema registry, for these.
         """
         if emit is None:
-            emit = "closed" if shaping.closes(self.node) else "upserts"
+            emit = "closed" if closes(self.node) else "upserts"
         match emit:
             case "closed":
-                node = shaping.closed(self.flow.node, self.node)
+                node = self.flow.node(shaping.closed(self.node))
                 emission: Emission = "upserts" if retracts(node) else "rows"
                 keys = row_key(node) if retracts(node) else keys_of(node)
             case "upserts" | "changes":
@@ -567,34 +552,20 @@ class Grouped:
             the aggregates.
         """
         check_calls(unnamed, aggregates)
-        return _aggregated(self, aggregates)
-
-
-def _aggregated(grouped: Grouped, aggregates: Mapping[str, AggregateCall]) -> Table:
-    window, rows = grouped.windowed.window, grouped.windowed.rows
-    for name, call in aggregates.items():
-        if call.by == TIME and not timed(rows.node):
-            raise FlowError(
-                f"expected rows with an event time for {name!r}, the first or last by it; found a table "
-                'that has no windows. Name the order, such as ps.arg_max("price", by="version")'
-            )
-    inputs = inputs_of(rows.schema, aggregates)
-    needed = dict.fromkeys([*grouped.keys, *inputs.plain])
-    if inputs.computed or (needed and any(pa.types.is_nested(f.type) for f in rows.schema)):
-        rows = rows.select(*needed, **inputs.computed)
-    spec = AggregateSpec(
-        keys=tuple(column_of(rows.schema, key) for key in grouped.keys),
-        window=window,
-        aggregates=inputs.aggregates(rows.schema, aggregates),
-        time=None if window.kind == "none" else TIME,
-        retracts=retracts(rows.node),
-        keep_us=grouped.windowed.keep_us,
-        correct_us=grouped.windowed.correct_us,
-        mixed=window.paned and retracts(rows.node) and may_be_late(rows.node),
-    )
-    made: type[WindowedAggregate | SessionAggregate | RevisedSessions] = WindowedAggregate
-    if window.kind == "session":
-        revised = spec.retracts or spec.correct_us or spec.kept
-        made = RevisedSessions if revised else SessionAggregate
-    node = Stateful((rows.node,), made(spec), Schema.from_arrow(spec.schema))
-    return Table(rows.flow, rows.flow.node(node))
+        windowed = self.windowed
+        rows = windowed.rows
+        for name, call in aggregates.items():
+            if call.by == TIME and not timed(rows.node):
+                raise FlowError(
+                    f"expected rows with an event time for {name!r}, the first or last by it; found a table "
+                    'that has no windows. Name the order, such as ps.arg_max("price", by="version")'
+                )
+        node = groups.group(
+            rows.node,
+            self.keys,
+            aggregates,
+            windowed.window,
+            keep_us=windowed.keep_us,
+            correct_us=windowed.correct_us,
+        )
+        return Table(rows.flow, rows.flow.node(node))

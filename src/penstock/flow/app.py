@@ -34,6 +34,7 @@ from penstock.flow.graph import (
     ViewNode,
     ancestors,
     function_of,
+    over_others,
 )
 from penstock.flow.shaping import columns_shown
 from penstock.flow.times import EventTime, check_time
@@ -228,10 +229,15 @@ class Flow:
     def node(self, node: N) -> N:
         """The one node of this flow that means the same, be it this one or one from before.
 
+        It is over nodes of the flow, whatever this one was made of.
+
         Raises:
             FlowError: another function of the same name was passed to `map_batches` or `process`.
         """
-        known = self._nodes.setdefault(node.identity, node)
+        known = self._nodes.get(node.identity)
+        if known is None:
+            node = over_others(node, [self.node(one) for one in node.inputs])
+            known = self._nodes.setdefault(node.identity, node)
         assert isinstance(known, type(node)), "a digest collides"
         one, other = function_of(known), function_of(node)
         first = "" if one is None else self._first("function", one[0])

@@ -8,20 +8,18 @@ is less than what lies between two windows.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Final, Protocol, TypeVar
+from typing import Final
 
-from penstock.core.schema import Field, Schema
 from penstock.core.time import DAY_US, HOUR_US, duration_text
 from penstock.errors import FlowError
-from penstock.expr import compile_expression
+from penstock.flow.algebra.joins import near
+from penstock.flow.algebra.rows import project
 from penstock.flow.calendars import months_of
-from penstock.flow.checks import check_duration, check_text, quoted
-from penstock.flow.graph import Closed, Node, RowStep, Stateful, origins, retracts, row_key
+from penstock.flow.checks import check_duration, check_text
+from penstock.flow.graph import Closed, Node, RowStep, Stateful, origins, row_key
 from penstock.flow.interval_join import WITHIN_MAX_US
 from penstock.flow.joins import check_names_differ
 from penstock.ops import Window, WindowedAggregate
-from penstock.ops.joins.interval_join import IntervalJoin
-from penstock.ops.rows import Select
 from penstock.ops.spec import WINDOW_END, WINDOW_START
 
 __all__ = ["compared"]
@@ -33,14 +31,8 @@ MONTHS_OFF_US: Final = 9 * DAY_US
 DAYS_OFF_US: Final = 11 * HOUR_US
 """Clocks are set by some hours; the next day is 23 hours off."""
 
-N = TypeVar("N", bound=Node)
 
-
-class _Flow(Protocol):
-    def node(self, node: N) -> N: ...
-
-
-def compared(flow: _Flow, closed: Node, to: str | timedelta, prefix: str) -> Stateful:
+def compared(closed: Node, to: str | timedelta, prefix: str) -> Stateful:
     """The node of closed rows next to earlier ones; see `Table.compared`.
 
     Raises:
@@ -54,30 +46,18 @@ def compared(flow: _Flow, closed: Node, to: str | timedelta, prefix: str) -> Sta
             "expected columns that identify a table's rows, to compare them with earlier ones; found none "
             f"among {', '.join(closed.schema.names)}. Keep {WINDOW_START} and the key in select(…)"
         )
-    former = _former(flow, closed, key, prefix)
+    former = _former(closed, key, prefix)
     pairs = tuple((name, name) for name in _groups(closed, key))
     check_names_differ(closed.schema, former.schema, pairs)
-    is_corrected = retracts(closed)
-    operator = IntervalJoin(
-        left=closed.schema,
-        right=former.schema,
-        on=pairs,
-        before_us=most_us,
-        after_us=-least_us,
-        how="left",
-        taken_back=(is_corrected, is_corrected),
-    )
-    return Stateful((closed, former), operator, operator.output)
+    return near(closed, former, pairs, most_us, -least_us, "left")
 
 
-def _former(flow: _Flow, closed: Node, key: tuple[str, ...], prefix: str) -> RowStep:
+def _former(closed: Node, key: tuple[str, ...], prefix: str) -> RowStep:
     """The same rows with other names."""
     groups, schema = _groups(closed, key), closed.schema
     values = [name for name in schema.names if name not in (*key, WINDOW_START, WINDOW_END)]
     names = {**{name: name for name in groups}, **{prefix + name: name for name in values}}
-    compiled = tuple((n, compile_expression(quoted(old), schema)) for n, old in names.items())
-    fields = [Field(n, e.type, schema[names[n]].required) for n, e in compiled]
-    return flow.node(RowStep(closed, Select(compiled), Schema(tuple(fields))))
+    return project(closed, names)
 
 
 def _groups(closed: Node, key: tuple[str, ...]) -> tuple[str, ...]:

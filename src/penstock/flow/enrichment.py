@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Literal, Protocol, TypeAlias, TypeVar, get_args
+from typing import Literal, TypeAlias, get_args
 
-from penstock.core.schema import Schema
 from penstock.errors import FlowError
-from penstock.flow.graph import Node, RowStep, Source, Stateful, retracts
+from penstock.flow.algebra.joins import as_of as joined_as_of
+from penstock.flow.algebra.joins import latest
+from penstock.flow.graph import Node, RowStep, Stateful, retracts
 from penstock.flow.joins import On, check_how, check_names_differ, check_on
 from penstock.ops import Upserts
 from penstock.ops.joins.enriched import HowEnriched
-from penstock.ops.joins.stream_table import StreamTableJoin
-from penstock.ops.joins.temporal import TemporalJoin
 from penstock.ops.rows import Select
 
-__all__ = ["AsOf", "changes_of", "check_as_of", "enrich", "key_of"]
+__all__ = ["AsOf", "check_as_of", "enrich", "key_of"]
 
 AsOf: TypeAlias = Literal["event time"]
 
-N = TypeVar("N", bound=Node)
 
-
-class Owner(Protocol):
-    """The flow that nodes belong to."""
-
-    def node(self, node: N) -> N:
-        """The one node of the flow that means the same."""
-        ...
-
-
-def enrich(
-    flow: Owner, stream: Node, table: Node, on: On, how: HowEnriched, as_of: AsOf | None
-) -> Stateful:
+def enrich(stream: Node, table: Node, on: On, how: HowEnriched, as_of: AsOf | None) -> Stateful:
     """The node of a join of a stream with a table; see `Stream.enrich`.
 
     Raises:
@@ -48,19 +34,15 @@ def enrich(
         )
     pairs = check_on(on, stream.schema, table.schema)
     check_names_differ(stream.schema, table.schema, pairs, "table")
-    columns = stream.schema.arrow, table.schema.arrow
     if as_of is None:
-        latest = StreamTableJoin(how, *columns, pairs)
-        return flow.node(Stateful((stream, table), latest, Schema.from_arrow(latest.schema)))
+        return latest(stream, table, pairs, how)
     key = key_of(table, "join", "Filter what enrich(…) gives")
     if {name for _, name in pairs} != set(key):
         raise FlowError(
             f"expected the table's key ({', '.join(key)}) in on=… of a join as of the event time; found "
             f"{', '.join(name for _, name in pairs)}. The key identifies versions"
         )
-    temporal = TemporalJoin(how, *columns, pairs)
-    changes = changes_of(flow, table)
-    return flow.node(Stateful((stream, changes), temporal, Schema.from_arrow(temporal.schema)))
+    return joined_as_of(stream, table, pairs, how)
 
 
 def check_as_of(as_of: AsOf | None) -> None:
@@ -103,12 +85,3 @@ def key_of(table: Node, use: str, instead: str) -> tuple[str, ...]:
                 "of the event time, which reads every version; found one that is computed. Write it to "
                 'a topic with emit="changes" and read that with format="debezium", or use as_of=None'
             )
-
-
-def changes_of(flow: Owner, table: Node) -> Node:
-    """The rows of a table's topic, with the same steps."""
-    if isinstance(table, RowStep):
-        return flow.node(replace(table, parent=changes_of(flow, table.parent)))
-    [source] = table.inputs
-    assert isinstance(source, Source), "a table of a topic reads that"
-    return source

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from penstock.core.names import built, place
 from penstock.core.schema import Schema
@@ -58,6 +58,7 @@ __all__ = [
     "may_be_late",
     "needed",
     "origins",
+    "over_others",
     "retracts",
     "row_key",
     "timed",
@@ -218,6 +219,8 @@ Node: TypeAlias = Source | RowStep | Union | Stateful | Closed
 Origin: TypeAlias = Source | Stateful | Closed
 """Where rows begin their way through steps that keep nothing."""
 
+N = TypeVar("N", bound=Node)
+
 Key: TypeAlias = tuple[frozenset[str], ...]
 """Columns that together identify rows: of each the names that its values have. Without any, it is one row."""
 
@@ -322,6 +325,26 @@ def ancestors(node: Node) -> Iterator[Node]:
             yield one
 
     return visit(node)
+
+
+def over_others(node: N, inputs: Sequence[Node]) -> N:
+    """A node over other nodes in the place of its inputs; the node itself where they are the same."""
+    if all(one is two for one, two in zip(inputs, node.inputs, strict=True)):
+        return node
+    made: Node
+    match node:
+        case RowStep():
+            made = replace(node, parent=inputs[0])
+        case Closed():
+            [table] = inputs
+            assert isinstance(table, Stateful), "windows are an operator's"
+            made = replace(node, table=table)
+        case Union() | Stateful():
+            made = replace(node, inputs=tuple(inputs))
+        case _:
+            raise AssertionError("a source has no inputs")
+    assert isinstance(made, type(node))
+    return made
 
 
 def columns_read(graph: Graph) -> dict[str, frozenset[str]]:

@@ -7,10 +7,10 @@ from typing import Final, TypeAlias, get_args
 
 from penstock.core.time import DAY_US, duration_text
 from penstock.errors import FlowError
+from penstock.flow.algebra.joins import near
 from penstock.flow.checks import check_duration
-from penstock.flow.graph import Node, Stateful, retracts, timed
+from penstock.flow.graph import Node, Stateful, timed
 from penstock.flow.joins import On, check_how, check_names_differ, check_on
-from penstock.ops.joins.interval_join import IntervalJoin
 from penstock.ops.joins.table_join import How
 
 __all__ = ["Within", "interval_join"]
@@ -40,16 +40,7 @@ def interval_join(left: Node, right: Node, *, on: On, within: Within, how: How) 
     if how not in ("semi", "anti"):
         check_names_differ(left.schema, right.schema, pairs)
     before_us, after_us = _within(within)
-    operator = IntervalJoin(
-        left=left.schema,
-        right=right.schema,
-        on=pairs,
-        before_us=before_us,
-        after_us=after_us,
-        how=how,
-        taken_back=(retracts(left), retracts(right)),
-    )
-    return Stateful((left, right), operator, operator.output)
+    return near(left, right, pairs, before_us, after_us, how)
 
 
 def _within(within: object) -> tuple[int, int]:

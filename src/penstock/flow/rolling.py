@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Generic, Protocol, TypeVar
 
-from penstock.core.schema import Schema
 from penstock.core.time import DAY_US, duration_text
 from penstock.errors import FlowError
-from penstock.flow.aggregates import AggregateCall, Inputs, check_calls, check_groups, inputs_of
+from penstock.flow.aggregates import AggregateCall, check_calls, check_groups
+from penstock.flow.algebra import groups
 from penstock.flow.checks import check_duration, check_number
 from penstock.flow.graph import Node, Stateful, retracts
-from penstock.ops.rolling.counts import CountWindows
-from penstock.ops.rolling.sliding import Sliding
 
-__all__ = ["RolledRows", "Rolling", "RollingGroups", "RowWindow", "count_window", "sliding"]
+__all__ = ["Rolling", "RollingGroups", "RowWindow", "count_window", "sliding"]
 
 SLIDING_US_MAX: Final = 366 * DAY_US
 """Every row of so much time is kept: what reaches further back is a table's."""
@@ -73,31 +71,11 @@ def count_window(rows: int, *, every: int | None = None) -> RowWindow:
     return RowWindow(rows=rows, every=every or rows)
 
 
-@dataclass(frozen=True)
-class RolledRows:
-    """What is to be computed of rows.
-
-    Attributes:
-        names: the columns that are handed on, or grouped by, or read.
-        computed: expressions, by the name of their column.
-        make: the operator, of rows that have all these columns.
-    """
-
-    names: tuple[str, ...]
-    computed: Mapping[str, str]
-    make: Callable[[Schema], Sliding | CountWindows]
-
-    def node(self, rows: Node) -> Stateful:
-        """The operator over a node that has all columns."""
-        operator = self.make(rows.schema)
-        return Stateful((rows,), operator, Schema.from_arrow(operator.schema))
-
-
 S_co = TypeVar("S_co", covariant=True)
 
 
 class _Made(Protocol[S_co]):
-    def __call__(self, made: RolledRows, /) -> S_co: ...
+    def __call__(self, node: Stateful, /) -> S_co: ...
 
 
 @dataclass(frozen=True)
@@ -144,15 +122,12 @@ class RollingGroups(Generic[S_co]):
                 "expected a stream whose rows stay, for windows over rows in their order; found one that "
                 'late rows correct. Use late="drop"'
             )
-        inputs = inputs_of(rows.schema, aggregates)
         self._check_names(aggregates)
-        read = dict.fromkeys([*self.keys, *inputs.plain])
-        names = tuple(read) if window.rows else tuple(rows.schema.names)
-        return self.rolling.made(
-            RolledRows(
-                names, inputs.computed, lambda schema: self._operator(schema, inputs, aggregates)
-            )
-        )
+        if window.rows:
+            node = groups.counted(rows, self.keys, aggregates, window.rows, window.every)
+        else:
+            node = groups.sliding(rows, self.keys, aggregates, window.size_us)
+        return self.rolling.made(node)
 
     def _check_names(self, aggregates: Mapping[str, AggregateCall]) -> None:
         schema = self.rolling.rows.schema
@@ -164,12 +139,3 @@ class RollingGroups(Generic[S_co]):
                     f"expected a name for the aggregate that no other column has; found {name!r}. Choose "
                     "another, or rename the column before: select(…)"
                 )
-
-    def _operator(
-        self, schema: Schema, inputs: Inputs, calls: Mapping[str, AggregateCall]
-    ) -> Sliding | CountWindows:
-        window, given = self.rolling.window, self.rolling.rows.schema
-        made = inputs.aggregates(schema, calls)
-        if window.rows:
-            return CountWindows(schema.arrow, self.keys, made, window.rows, window.every)
-        return Sliding(schema.arrow, self.keys, made, tuple(given.names), window.size_us)

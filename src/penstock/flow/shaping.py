@@ -1,16 +1,16 @@
-"""Nodes that shape rows: the first of each group, arrays as rows, duplicates left out, unions."""
+"""What shapes rows, checked: the first of each group, elements of arrays, unions, closed windows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Final
 
 import pyarrow as pa
 
-from penstock.core.schema import TIMESTAMP, Field, Schema
+from penstock.core.schema import TIMESTAMP, Schema
 from penstock.errors import FlowError
+from penstock.flow.algebra import groups, rows, times
 from penstock.flow.checks import (
     check_columns,
     check_duration,
@@ -19,32 +19,13 @@ from penstock.flow.checks import (
     check_schema,
     check_text,
 )
-from penstock.flow.enrichment import AsOf, Owner, changes_of, check_as_of, key_of
-from penstock.flow.graph import (
-    Closed,
-    Node,
-    RowStep,
-    Source,
-    Stateful,
-    Union,
-    is_one_row,
-    origins,
-    retracts,
-    row_key,
-    timed,
-)
-from penstock.ops.keyed.deduplicate import Deduplicate
-from penstock.ops.keyed.paced import Paced
-from penstock.ops.keyed.process import Function, Process
-from penstock.ops.keyed.rules import Rules
-from penstock.ops.keyed.top import Top
-from penstock.ops.rows import Unnest
+from penstock.flow.enrichment import AsOf, check_as_of, key_of
+from penstock.flow.graph import Node, RowStep, Source, Stateful, Union, retracts, row_key
+from penstock.ops.keyed.process import Function
 
 __all__ = [
-    "Broadcast",
     "broadcast_of",
     "closed",
-    "closes",
     "columns_shown",
     "deduplicate",
     "no_key",
@@ -88,21 +69,13 @@ def top(node: Node, n: int, by: str | tuple[str, ...], per: str | tuple[str, ...
     """The first rows of each group; see `Collection.top`."""
     schema = node.schema
     check_number(n, "rows of each group", 1, TOP_MAX)
-    groups = (per,) if isinstance(per, str) else tuple(per)
-    check_columns(groups, schema, "per")
+    per_ = (per,) if isinstance(per, str) else tuple(per)
+    check_columns(per_, schema, "per")
     order = tuple(_ordered(one, schema) for one in ((by,) if isinstance(by, str) else by))
     if not order:
         raise FlowError('expected an order, such as by="score DESC"; found none')
-    _check_single((*groups, *(name for name, _ in order)), schema)
-    operator = Top(
-        schema.arrow,
-        tuple(schema[name].name for name in groups),
-        order,
-        n,
-        takes_back=retracts(node),
-        row_key=row_key(node) if retracts(node) else (),
-    )
-    return Stateful((node,), operator, schema)
+    _check_single((*per_, *(name for name, _ in order)), schema)
+    return groups.top(node, n, order, per_)
 
 
 def unnest(node: Node, column: str, name: str | None) -> RowStep:
@@ -112,11 +85,7 @@ def unnest(node: Node, column: str, name: str | None) -> RowStep:
     if not pa.types.is_list(found.type):
         raise FlowError(f"expected an array to unnest; found {found.name!r}, {found.type}")
     called = found.name if name is None else check_text(name, "name", "name='tag'")
-    fields = [
-        Field(called, found.type.value_type) if field.name == found.name else field
-        for field in node.schema
-    ]
-    return RowStep(node, Unnest(found.name, called), Schema(tuple(fields)))
+    return rows.unnest(node, found.name, called)
 
 
 def deduplicate(node: Node, on: tuple[str, ...], within: str | timedelta | None) -> Stateful:
@@ -132,8 +101,7 @@ def deduplicate(node: Node, on: tuple[str, ...], within: str | timedelta | None)
     within_us = None if within is None else check_duration(within, "within", "'1 hour'")
     if within_us is not None and within_us <= 0:
         raise FlowError(f"expected within= longer than nothing; found {within!r}")
-    keys = tuple(node.schema[name].name for name in names)
-    return Stateful((node,), Deduplicate(node.schema.arrow, keys, within_us), node.schema)
+    return groups.deduplicate(node, names, within_us)
 
 
 def process(
@@ -146,7 +114,7 @@ def process(
     state: str | Schema,
     wake: str | None,
     name: str | None,
-    broadcast: Broadcast | None = None,
+    broadcast: times.Broadcast | None = None,
 ) -> Stateful:
     """A function over keyed state; see `Stream.process`."""
     check_function(function, "process' first argument")
@@ -176,35 +144,26 @@ def process(
             raise FlowError(
                 f"expected {what}={column!r} to be a TIMESTAMP; found {columns[column].type}"
             )
-    operator = Process(
-        input=node.schema.arrow,
-        per=tuple(one.name for one in taken),
-        output=output.arrow,
-        time=output[time].name,
-        state=whole.arrow,
-        wake=None if wake is None else whole[wake].name,
+    return times.process(
+        node,
+        function,
         name=called,
-        function=function,
-        rules=None if broadcast is None else broadcast.rules,
+        per=keys,
+        output=output,
+        time=time,
+        state=whole,
+        wake=wake,
+        side=broadcast,
     )
-    return Stateful((node,) if broadcast is None else (node, broadcast.node), operator, output)
 
 
-@dataclass(frozen=True)
-class Broadcast:
-    """A table that a function is given: its rows, or their changes, and what they are."""
-
-    node: Node
-    rules: Rules
-
-
-def broadcast_of(flow: Owner, table: Node, as_of: AsOf | None) -> Broadcast:
+def broadcast_of(table: Node, as_of: AsOf | None) -> times.Broadcast:
     """What `broadcast=` of `Stream.process` comes to."""
     check_as_of(as_of)
     if as_of is None:
-        return Broadcast(table, Rules(table.schema.arrow, (), timed=False))
+        return times.broadcast(table)
     keys = key_of(table, "broadcast", "Filter it in the function, or use as_of=None")
-    return Broadcast(changes_of(flow, table), Rules(table.schema.arrow, keys, timed=True))
+    return times.versions(table, keys)
 
 
 def paced(node: Node, keys: tuple[str, ...], every: str | timedelta) -> Stateful:
@@ -212,8 +171,7 @@ def paced(node: Node, keys: tuple[str, ...], every: str | timedelta) -> Stateful
     every_us = check_duration(every, "every", "'10 seconds'")
     if every_us <= 0:
         raise FlowError(f"expected every= longer than nothing; found {every!r}")
-    operator = Paced(node.schema.arrow, keys, every_us, timed(node))
-    return Stateful((node,), operator, node.schema, single=is_one_row(node))
+    return times.paced(node, keys, every_us)
 
 
 def union(nodes: Sequence[Node]) -> Union:
@@ -226,14 +184,9 @@ def union(nodes: Sequence[Node]) -> Union:
                 f"expected the columns {first.text}; found {other.text}. Use select(…) first, so that "
                 "both have the same columns in one order"
             )
-    different = tuple(dict.fromkeys(nodes))
-    if len(different) < len(nodes):
+    if len(set(nodes)) < len(nodes):
         raise FlowError("expected streams that differ; found one twice in a union")
-    fields = [
-        Field(f.name, f.type, all(schema[f.name].required for schema in (first, *others)))
-        for f in first
-    ]
-    return Union(different, Schema(tuple(fields)))
+    return rows.union(nodes)
 
 
 def _check_single(names: Iterable[str], schema: Schema) -> None:
@@ -252,23 +205,15 @@ def _ordered(text: str, schema: Schema) -> tuple[str, bool]:
     return schema[name.strip()].name, direction.upper() == "DESC"
 
 
-def closed(make: Callable[[Node], Node], node: Node) -> Node:
-    """The same steps over closed rows; `make` gives the one node that means the same."""
-    match node:
-        case Stateful() if node.operator.closes:
-            return make(Closed(node))
-        case RowStep():
-            return make(replace(node, parent=closed(make, node.parent)))
-        case _:
-            raise FlowError(
-                "expected a table with windows, whose closing makes rows final; found one without. "
-                "Window the stream before you aggregate it"
-            ).but_in_sql(
-                "expected a query over windows, whose closing makes rows final; found one without. Aggregate "
-                "over TUMBLE(…), HOP(…) or SESSION(…) in FROM, or leave EMIT ON CLOSE out"
-            )
-
-
-def closes(node: Node) -> bool:
-    """Whether a node's rows are those of windows, which close."""
-    return all(isinstance(one, Stateful) and one.operator.closes for one in origins(node))
+def closed(node: Node) -> Node:
+    """The same steps over closed rows; see `Table.closed`."""
+    found = times.closed(node)
+    if found is None:
+        raise FlowError(
+            "expected a table with windows, whose closing makes rows final; found one without. "
+            "Window the stream before you aggregate it"
+        ).but_in_sql(
+            "expected a query over windows, whose closing makes rows final; found one without. Aggregate "
+            "over TUMBLE(…), HOP(…) or SESSION(…) in FROM, or leave EMIT ON CLOSE out"
+        )
+    return found

@@ -12,9 +12,11 @@ from sqlglot import exp
 from penstock.core.sketches.functions import AGGREGATES
 from penstock.errors import SchemaError
 from penstock.expr import compile_expression
-from penstock.flow import AggregateCall, Stream, bloom_filter_agg
+from penstock.flow import AggregateCall, bloom_filter_agg
+from penstock.flow.algebra.groups import group, sliding
 from penstock.flow.graph import Stateful
 from penstock.flow.rolling import RowWindow
+from penstock.flow.windows import check_window
 from penstock.sql.relation import Relation, quoted
 from penstock.sql.scope import Scope, Windows, with_parts
 from penstock.sql.trees import lowered, replaced
@@ -157,13 +159,15 @@ def aggregated(
         computed = computed or {"rows of window": AggregateCall("count")}
         if isinstance(window.window, RowWindow):
             return _sliding(rows, keys, computed, window)
-        cut = rows.collection.window(window.window, keep=window.keep, late=window.late)
-        return Relation(rows.flow, cut.group_by(*keys).agg(**computed).node)
+        keep_us, correct_us = check_window(rows.node, window.window, window.keep, window.late)
+        return rows.over(
+            group(rows.node, keys, computed, window.window, keep_us=keep_us, correct_us=correct_us)
+        )
     if kept_up:
         computed = {one.name: one.call for one in calls if one.call is not None}
         if not computed:
             return rows.only(keys).distinct()
-        return Relation(rows.flow, rows.collection.group_by(*keys).agg(**computed).node)
+        return rows.over(group(rows.node, keys, computed))
     rows, calls = _with_arguments(rows, keys, calls)
     named = ", ".join(f"{one.sql} AS {quoted(one.name)}" for one in calls)
     grouped_by = ", ".join(map(quoted, keys))
@@ -206,16 +210,16 @@ def _sliding(
 ) -> Relation:
     """The windows that end with a row: a group for each time at which a row of its keys is."""
     assert isinstance(window.window, RowWindow)
-    assert isinstance(rows.collection, Stream)
+    assert rows.is_stream
     assert window.time is not None, "SLIDE is of a stream whose time is a column"
-    made = rows.collection.window(window.window).group_by(*keys).agg(**calls)
+    made = rows.over(sliding(rows.node, keys, calls, window.window.size_us))
     time = quoted(window.time)
     bounds = {
         "window_start": f"{time} - INTERVAL {window.window.size_us} MICROSECONDS",
         "window_end": time,
     }
     named = {name: quoted(name) for name in [*keys, *calls]}
-    return Relation(rows.flow, made.node).project({**bounds, **named}).distinct()
+    return made.project({**bounds, **named}).distinct()
 
 
 def of_nothing(rows: Relation, calls: Sequence[Called]) -> Relation:

@@ -14,7 +14,7 @@ from penstock.expr.expression import sql_type
 from penstock.flow import EventTime, Flow, Stream, Table, event_time, header, processing_time
 from penstock.flow.checks import check_registry, check_text
 from penstock.flow.functions import csv, pattern
-from penstock.flow.graph import Closed, Graph, Node, RowStep, Source, Stateful, ancestors
+from penstock.flow.graph import Graph, Node, Source, ancestors, over_others
 from penstock.formats.registered import KINDS, encoded_as
 
 # What parses SQL is imported where it is used: programs without SQL start sooner.
@@ -311,20 +311,8 @@ class SqlFlow(Flow):
         for node in ancestors(end):
             if id(node) in made:
                 continue
-            above = tuple(made[id(one)] for one in node.inputs)
-            if all(one is two for one, two in zip(above, node.inputs, strict=True)):
-                made[id(node)] = node
-                continue
-            match node:
-                case RowStep():
-                    new: Node = replace(node, parent=above[0])
-                case Closed() if isinstance(above[0], Stateful):
-                    new = replace(node, table=above[0])
-                case Closed() | Source():
-                    new = node
-                case _:
-                    new = replace(node, inputs=above)
-            made[id(node)] = self.node(new)
+            new = over_others(node, [made[id(one)] for one in node.inputs])
+            made[id(node)] = node if new is node else self.node(new)
         return made[id(end)]
 
     def _tables(self, more: Mapping[str, Stream | Table] | None) -> dict[str, Relation]:

@@ -10,8 +10,8 @@ from sqlglot import exp
 
 from penstock.errors import SchemaError
 from penstock.expr.duck import borrowed
-from penstock.flow.graph import retracts
-from penstock.flow.shaping import TOP_MAX, top
+from penstock.flow.algebra.groups import top
+from penstock.flow.shaping import TOP_MAX
 from penstock.sql.places import within
 from penstock.sql.relation import Relation, quoted
 from penstock.sql.scope import Scope
@@ -63,7 +63,7 @@ def _numbered(
         f"SELECT * EXCLUDE ({quoted(number)}) FROM (SELECT *, row_number() OVER ({over}) AS {quoted(number)} "
         f"FROM rows0) WHERE {quoted(number)} > {low}{high}",
         placed=tuple(per),
-        row_key=rows.row_key if retracts(rows.node) else (),
+        row_key=rows.row_key,
     )
 
 
@@ -108,11 +108,8 @@ def _ordered(
 
 def _first(rows: Relation, by: Sequence[tuple[str, bool]], n: int, per: Sequence[str]) -> Relation:
     if not by:
-        single = [f.name for f in rows.schema if not pa.types.is_nested(f.type)]
-        by = [(single[0], False)]
-    texts = tuple(f"{name} {'DESC' if descending else 'ASC'}" for name, descending in by)
-    node = top(rows.node, n, texts, tuple(dict.fromkeys(per)))
-    return Relation(rows.flow, rows.flow.node(node))
+        by = [(rows.plain_names[0], False)]
+    return rows.over(top(rows.node, n, by, tuple(dict.fromkeys(per))))
 
 
 def _each(order: Sequence[exp.Expr], labels: Sequence[str]) -> list[tuple[exp.Expr, bool, bool]]:

@@ -13,14 +13,15 @@ import pyarrow as pa
 
 from penstock.core.schema import INTERVAL, Field, Schema
 from penstock.expr import compile_expression
-from penstock.expr.query import common_type, fixed_query
+from penstock.expr.query import common_type
 from penstock.flow import Flow, Stream, Table
-from penstock.flow.graph import Node, RowStep, Stateful, Union, is_one_row, retracts, row_key
-from penstock.flow.joins import table_join
-from penstock.ops.joins.interval_join import IntervalJoin
+from penstock.flow.algebra.groups import distinct
+from penstock.flow.algebra.joins import Pairs, join, near
+from penstock.flow.algebra.queries import kept, plain_names
+from penstock.flow.algebra.queries import query as query_of
+from penstock.flow.algebra.rows import filtered, project, union
+from penstock.flow.graph import Node, retracts, row_key
 from penstock.ops.joins.table_join import How
-from penstock.ops.keyed.query import GroupQuery
-from penstock.ops.rows import Select, Where
 
 __all__ = ["Relation", "null_safe", "quoted"]
 
@@ -58,22 +59,29 @@ class Relation:
     @property
     def plain_names(self) -> tuple[str, ...]:
         """Those of columns of single values."""
-        return tuple(f.name for f in self.schema if not pa.types.is_nested(f.type))
+        return plain_names(self.node)
 
     @cached_property
     def collection(self) -> Stream | Table:
         """The same rows, as programs have them."""
-        made = Table if retracts(self.node) else Stream
+        made = Stream if self.is_stream else Table
         return made(self.flow, self.node)
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether rows only come."""
+        return not retracts(self.node)
 
     def project(self, columns: Mapping[str, str]) -> Relation:
         """Computes columns: SQL over the relation's own, by name."""
         if list(columns) == list(self.names) and all(quoted(n) == t for n, t in columns.items()):
             return self
-        compiled = tuple((n, compile_expression(text, self.schema)) for n, text in columns.items())
-        required = {quoted(f.name) for f in self.schema if f.required}
-        fields = tuple(Field(n, e.type, e.text in required) for n, e in compiled)
-        return self._then(RowStep(self.node, Select(compiled), Schema(fields)))
+        own = {quoted(name): name for name in self.names}
+        made = {
+            name: own[text] if text in own else compile_expression(text, self.schema)
+            for name, text in columns.items()
+        }
+        return self.over(project(self.node, made))
 
     def added(self, columns: Mapping[str, str]) -> Relation:
         """The relation's columns, and others computed."""
@@ -86,21 +94,17 @@ class Relation:
     def filter(self, condition: str) -> Relation:
         """The rows for which a condition is true."""
         compiled = compile_expression(f"CAST(({condition}) AS BOOLEAN)", self.schema)
-        return self._then(RowStep(self.node, Where(compiled), self.schema))
+        return self.over(filtered(self.node, compiled))
 
     def distinct(self) -> Relation:
         """Each row once."""
-        return Relation(self.flow, self.collection.distinct().node)
+        return self.over(distinct(self.node))
 
     def union(self, other: Relation) -> Relation:
         """The rows of both, which have columns of the same names and types in one order."""
-        fields = tuple(
-            Field(one.name, one.type, one.required and two.required)
-            for one, two in zip(self.schema, other.schema, strict=True)
-        )
         if other.node is self.node:  # a node reaches a reader once
             return self.query((), ((),), f"SELECT * FROM {ROWS} UNION ALL SELECT * FROM {ROWS}")
-        return self._then(Union((self.node, other.node), Schema(fields)))
+        return self.over(union((self.node, other.node)))
 
     def unified(self, other: Relation) -> tuple[Relation, Relation]:
         """Both relations with columns of common types and this one's names."""
@@ -112,7 +116,7 @@ class Relation:
             theirs[one.name] = there if type_ is None else f"CAST({there} AS {type_})"
         return self.project(mine), other.project(theirs)
 
-    def join(self, other: Relation, on: Sequence[tuple[str, str]], how: How) -> Relation:
+    def join(self, other: Relation, on: Pairs, how: How) -> Relation:
         """Joins on equal columns, all of whose names differ.
 
         Args:
@@ -120,35 +124,11 @@ class Relation:
             on: pairs of columns of one type: this relation's name, the other's.
             how: as `Table.join`.
         """
-        return self._then(table_join(self.node, other.node, on, how))
+        return self.over(join(self.node, other.node, on, how))
 
-    def near(
-        self,
-        other: Relation,
-        on: Sequence[tuple[str, str]],
-        before_us: int,
-        after_us: int,
-        how: How,
-    ) -> Relation:
-        """Joins two streams on equal columns and times that are so near.
-
-        Args:
-            other: the right side; see `join`.
-            on: as `join`.
-            before_us: how far a right row may lie before its left row.
-            after_us: how far after it.
-            how: as `Stream.join`.
-        """
-        join = IntervalJoin(
-            left=self.schema,
-            right=other.schema,
-            on=tuple(on),
-            before_us=before_us,
-            after_us=after_us,
-            how=how,
-            taken_back=(retracts(self.node), retracts(other.node)),
-        )
-        return self._then(Stateful((self.node, other.node), join, join.output))
+    def near(self, other: Relation, on: Pairs, before_us: int, after_us: int, how: How) -> Relation:
+        """Joins two streams on equal columns and times that are so near; see `algebra.joins.near`."""
+        return self.over(near(self.node, other.node, on, before_us, after_us, how))
 
     def query(
         self,
@@ -172,45 +152,24 @@ class Relation:
             single: whether it has one row at most.
             always: whether it is asked of no rows, too; there is no key then.
         """
-        inputs = (self, *others)
-        tables = {f"rows{i}": one.schema for i, one in enumerate(inputs)}
-        text, schema = fixed_query(query, tables)
-        operator = GroupQuery(
-            inputs=tuple(one.schema.arrow for one in inputs),
-            key_=tuple(tuple(one) for one in key),
-            query=text,
-            output=schema.arrow,
-            placed=tuple(placed),
-            row_key=tuple(row_key),
-            always=always,
+        nodes = (self.node, *(one.node for one in others))
+        return self.over(
+            query_of(
+                nodes, key, query, placed=placed, row_key=row_key, single=single, always=always
+            )
         )
-        nodes = tuple(one.node for one in inputs)
-        return self._then(Stateful(nodes, operator, schema, single=single))
 
     def kept(self) -> Relation:
         """The same rows, kept, so that they can be looked at: a view's."""
-        node: Node = self.node
-        while isinstance(node, RowStep) and isinstance(node.operator, Select | Where):
-            node = node.parent
-        if isinstance(node, Stateful) and retracts(node):
-            return self
-        operator = GroupQuery(
-            inputs=(self.schema.arrow,),
-            key_=(self.plain_names,),
-            query="",
-            output=self.schema.arrow,
-            placed=self.plain_names,
-            row_key=row_key(self.node),
-        )
-        single = is_one_row(self.node)
-        return self._then(Stateful((self.node,), operator, self.schema, single=single))
+        return self.over(kept(self.node))
 
     @property
     def row_key(self) -> tuple[str, ...]:
-        """The columns that identify the rows; none where nothing does."""
-        return row_key(self.node)
+        """The columns that identify a table's rows; none where nothing does, or it is a stream."""
+        return () if self.is_stream else row_key(self.node)
 
-    def _then(self, node: Node) -> Relation:
+    def over(self, node: Node) -> Relation:
+        """What the algebra made of these rows."""
         return Relation(self.flow, self.flow.node(node))
 
 

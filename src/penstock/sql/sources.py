@@ -20,7 +20,7 @@ from sqlglot import exp
 from penstock.core.schema import Field
 from penstock.errors import SchemaError
 from penstock.expr.query import common_type
-from penstock.flow.joins import join_key
+from penstock.flow.algebra.joins import join_key
 from penstock.ops.joins.table_join import How
 from penstock.sql.places import within
 from penstock.sql.relation import null_safe, quoted

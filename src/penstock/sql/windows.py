@@ -11,12 +11,12 @@ from sqlglot import exp
 
 from penstock.core import vectors
 from penstock.expr.expression import sql_type
-from penstock.expr.query import fixed_query
-from penstock.flow.graph import Stateful, retracts, row_key
+from penstock.expr.query import query_columns
+from penstock.flow.algebra.queries import over
 from penstock.ops.over.functions import Frame, Function
 from penstock.ops.over.functions import Kind as FunctionKind
-from penstock.ops.over.operator import Ordered, WindowFunctions
-from penstock.sql.relation import Relation, quoted
+from penstock.ops.over.operator import Ordered
+from penstock.sql.relation import quoted
 from penstock.sql.scope import Scope
 from penstock.sql.trees import internal
 
@@ -90,8 +90,7 @@ def windowed(scope: Scope, keys: Sequence[str], windows: Sequence[Over]) -> Scop
         columns = [f"rows0.{quoted(name)}" for name in scope.rows.names]
         columns += [_text(scope, keys, one) for one in others]
         text = f"SELECT {', '.join(columns)} FROM rows0"
-        row_key = scope.rows.row_key if retracts(scope.rows.node) else ()
-        rows = scope.rows.query((), (keys,), text, placed=keys, row_key=row_key)
+        rows = scope.rows.query((), (keys,), text, placed=keys, row_key=scope.rows.row_key)
         scope = Scope(rows, scope.names, scope.window)
     return scope
 
@@ -108,7 +107,7 @@ def _by_change(
     """The rows with columns of functions of one order; None where a type is none that the engine computes."""
     text = ", ".join(_text(scope, keys, call.over) for call in calls)
     columns = ", ".join(f"rows0.{quoted(name)}" for name in scope.rows.names)
-    _, typed = fixed_query(f"SELECT {columns}, {text} FROM rows0", {"rows0": scope.rows.schema})
+    typed = query_columns(f"SELECT {columns}, {text} FROM rows0", {"rows0": scope.rows.schema})
     scope, by = scope.computed([one.this for one in order], "order")
     arguments = list(dict.fromkeys(one.argument for one in calls if one.argument is not None))
     scope, names = scope.computed(arguments, "argument")
@@ -125,25 +124,13 @@ def _by_change(
         type_ = schema[column].type if column else pa.int64()
         if _type_of(call.kind, type_) != typed[call.over.name].type:
             return None
-        functions.append(function)
-    plain = schema.arrow
-    operator = WindowFunctions(
-        input=plain,
-        per=tuple(keys),
-        order=tuple(
-            Ordered(name, bool(one.args.get("desc")), bool(one.args.get("nulls_first")))
-            for name, one in zip(by, order, strict=True)
-        ),
-        functions=tuple(functions),
-        output=pa.schema(
-            [*plain, *(pa.field(call.over.name, typed[call.over.name].type) for call in calls)]
-        ),
-        row_key=row_key(scope.rows.node) if retracts(scope.rows.node) else (),
-    )
-    flow = scope.rows.flow
-    output = type(schema).from_arrow(operator.schema)
-    node = Stateful((scope.rows.node,), operator, output)
-    return Scope(Relation(flow, flow.node(node)), scope.names, scope.window)
+        functions.append((function, typed[call.over.name].type))
+    ordered = [
+        Ordered(name, bool(one.args.get("desc")), bool(one.args.get("nulls_first")))
+        for name, one in zip(by, order, strict=True)
+    ]
+    rows = scope.rows.over(over(scope.rows.node, keys, ordered, functions))
+    return Scope(rows, scope.names, scope.window)
 
 
 def _defaults(

@@ -9,10 +9,8 @@ from sqlglot import exp
 
 from penstock.errors import SchemaError
 from penstock.expr.duck import connection
-from penstock.expr.query import fixed_query
 from penstock.flow import Flow
-from penstock.flow.graph import Stateful
-from penstock.ops.keyed.query import GroupQuery
+from penstock.flow.algebra.queries import constant as constant_node
 from penstock.sql.places import within
 from penstock.sql.relation import Relation, quoted
 from penstock.sql.scope import Environment, Named
@@ -30,12 +28,11 @@ def constant(flow: Flow, query: str) -> Relation:
         SchemaError: it reads a table, depends on the clock or on chance, or fails, as it then would in each
             batch.
     """
-    text, schema = fixed_query(query, {})
+    node = constant_node(query)
     failure = None if _MANY.search(query) else _failure(query)
     if failure is not None:
         raise SchemaError(f"expected constants that have values; found {query!r}: {failure}")
-    operator = GroupQuery((), (), text, schema.arrow, always=True)
-    return Relation(flow, flow.node(Stateful((), operator, schema)))
+    return Relation(flow, flow.node(node))
 
 
 def with_values(tree: exp.Expr, env: Environment) -> tuple[exp.Expr, Environment]:

@@ -23,13 +23,10 @@ from typing import Final
 import pyarrow as pa
 from sqlglot import exp, parse_one
 
-from penstock.flow.graph import Node, RowStep, Source, Stateful, Union, ancestors, row_key
-from penstock.ops import Upserts
-from penstock.ops.joins.interval_join import IntervalJoin
-from penstock.ops.joins.table_join import TableJoin
-from penstock.ops.keyed.query import GroupQuery
-from penstock.ops.over.operator import WindowFunctions
-from penstock.ops.rows import Unnest, Where
+from penstock.expr import Expression
+from penstock.flow.algebra import sizes as of_nodes
+from penstock.flow.graph import Node, RowStep, row_key
+from penstock.ops.rows import Where
 from penstock.sql.rules.intervals import apart
 from penstock.sql.scope import Scope, Sizes
 from penstock.sql.trees import AsValue, own_columns
@@ -38,10 +35,6 @@ __all__ = ["Same", "are_alike", "by_key", "by_size", "equalities", "rows_of", "s
 
 TABLES_MAX: Final = 10
 """Of a join that is ordered by size: there are 2 ** TABLES_MAX sets of them."""
-CONSTANT_ROWS: Final = 10.0
-ELEMENTS: Final = 4.0  # of an array
-GROUPS: Final = 0.25  # of the rows that are grouped
-MATCHED: Final = 0.5  # of those that have a partner, or have none
 EQUAL: Final = 0.1
 COMPARED: Final = 1 / 3
 
@@ -86,7 +79,7 @@ def by_size(
         return None
     sizes.asked += 1
     rows = [rows_of(scope.rows.node, sizes.records) for scope in scopes]
-    whole = [rows_of(scope.rows.node, sizes.records, filtered=False) for scope in scopes]
+    whole = [of_nodes.rows_of(scope.rows.node, sizes.records, None) for scope in scopes]
     if None in rows or None in whole:
         return None
     known = [max(1.0, one or 0.0) for one in rows]
@@ -140,53 +133,14 @@ def _is_filtered(node: Node) -> bool:
     return False
 
 
-def rows_of(node: Node, records: Mapping[str, int], *, filtered: bool = True) -> float | None:
-    """How many rows a node has, as a guess from the sizes of topics; None where one isn't known.
-
-    Args:
-        node: the rows.
-        records: by topic.
-        filtered: whether conditions leave fewer.
-    """
-    known: dict[int, float | None] = {}
-    for one in ancestors(node):
-        above = [known[id(before)] for before in one.inputs]
-        rows = [n for n in above if n is not None]
-        known[id(one)] = (
-            _rows(one, rows, records, filtered=filtered) if len(rows) == len(above) else None
-        )
-    return known[id(node)]
+def rows_of(node: Node, records: Mapping[str, int]) -> float | None:
+    """How many rows a node has, as a guess from the sizes of topics; None where one isn't known."""
+    return of_nodes.rows_of(node, records, _left)
 
 
-def _rows(
-    node: Node, rows: Sequence[float], records: Mapping[str, int], *, filtered: bool
-) -> float | None:
-    """The same from the rows of its inputs."""
-    match node:
-        case Source(topic=topic):
-            return float(records[topic]) if records.get(topic) else None
-        case RowStep(operator=Where(condition=condition)):
-            return rows[0] * (_selected(condition.sql) if filtered else 1)
-        case RowStep(operator=Unnest()):
-            return rows[0] * ELEMENTS
-        case Union():
-            return sum(rows)
-        case Stateful() if not rows:
-            return CONSTANT_ROWS
-        case Stateful(operator=TableJoin(how="semi" | "anti")):
-            return rows[0] * (MATCHED if filtered else 1)
-        case Stateful(operator=Upserts()):
-            return rows[0]
-        case Stateful(operator=TableJoin() | IntervalJoin() | WindowFunctions() | GroupQuery()):
-            return max(rows)
-        case Stateful():
-            return max(1.0, sum(rows) * GROUPS) if row_key(node) else 1.0
-        case _:
-            return rows[0]
-
-
-def _selected(condition: str) -> float:
-    return selectivity(parse_one(condition, dialect="duckdb"))
+def _left(condition: Expression) -> float:
+    """Which part of the rows a step leaves, as a guess."""
+    return selectivity(parse_one(condition.sql, dialect="duckdb"))
 
 
 def selectivity(condition: exp.Expr) -> float:

@@ -11,10 +11,7 @@ from __future__ import annotations
 from sqlglot import exp
 
 from penstock.errors import SchemaError
-from penstock.flow.graph import Node, RowStep, Source, Stateful, Union, ancestors, retracts
-from penstock.ops.joins.table_join import TableJoin
-from penstock.ops.keyed.query import GroupQuery
-from penstock.ops.over.operator import WindowFunctions
+from penstock.flow.algebra.sizes import grows
 from penstock.sql.scope import Carry, Scope
 
 __all__ = ["check_product"]
@@ -31,8 +28,8 @@ def check_product(left: Scope, right: Scope, carry: Carry | None = None) -> None
     Raises:
         SchemaError: both grow as long as their streams do.
     """
-    outer = carry is not None and carry.of is not None and _grows(carry.of.node)
-    if not (outer or _grows(left.rows.node)) or not _grows(right.rows.node):
+    outer = carry is not None and carry.of is not None and grows(carry.of.node)
+    if not (outer or grows(left.rows.node)) or not grows(right.rows.node):
         return
     one, two = (
         exp.to_identifier(next((of for of, _ in side.names), "a stream")).name
@@ -50,19 +47,3 @@ def check_product(left: Scope, right: Scope, carry: Carry | None = None) -> None
         f"rows of {one!r} with all of {two!r}, whose pairs grow as the square of the streams. Or bound one "
         "side: group it, take its first rows, or filter it by now()"
     )
-
-
-def _grows(node: Node) -> bool:
-    """Whether a node has ever more rows, as long as a stream continues."""
-    if not retracts(node):
-        return any(isinstance(one, Source) for one in ancestors(node))
-    match node:
-        case RowStep() | Union():
-            above = node.inputs
-        case Stateful(operator=TableJoin(how="semi" | "anti")):
-            above = node.inputs[:1]
-        case Stateful(operator=TableJoin() | WindowFunctions() | GroupQuery(query="")):
-            above = node.inputs
-        case _:
-            return False
-    return any(map(_grows, above))

@@ -19,8 +19,8 @@ from sqlglot import exp
 from penstock.core.time import EVENT_MAX_US, INSTANT_MAX_US
 from penstock.errors import SchemaError
 from penstock.expr.duck import borrowed
-from penstock.flow.graph import Node, Source, Stateful, ancestors, origins, row_key
-from penstock.ops.keyed.temporal_filter import TemporalFilter
+from penstock.flow.algebra.queries import lasting
+from penstock.flow.graph import Node, Source, ancestors
 from penstock.sql.places import within
 from penstock.sql.relation import Relation
 from penstock.sql.rules.intervals import after_event_time
@@ -301,27 +301,5 @@ def _lasting(
             named[scope.fresh(name)] = text
     columns = list(named)
     rows = scope.rows.added(named)
-    key = row_key(rows.node) or tuple(rows.plain_names)
-    alone = _sources(rows.node)
-    own = alone is not None and set(alone) == set(clocks)
-    operator = TemporalFilter(
-        input=rows.schema.arrow,
-        key_=key,
-        starts=columns[0] if starts else None,
-        ends=columns[-1] if ends else None,
-        clocks=(0,) if own else tuple(range(1, 1 + len(clocks))),
-        row_key=row_key(rows.node),
-    )
-    inputs = (rows.node, *(() if own else clocks))
-    node = rows.flow.node(Stateful(inputs, operator, rows.schema))
-    return Relation(rows.flow, node).only(before)
-
-
-def _sources(node: Node) -> Iterable[Source] | None:
-    """The sources whose rows a node has through steps that keep nothing; None where others are among them."""
-    found = origins(node)
-    return (
-        [one for one in found if isinstance(one, Source)]
-        if all(isinstance(one, Source) for one in found)
-        else None
-    )
+    first, last = columns[0] if starts else None, columns[-1] if ends else None
+    return rows.over(lasting(rows.node, clocks, first, last)).only(before)

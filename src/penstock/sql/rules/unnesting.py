@@ -19,11 +19,9 @@ import pyarrow as pa
 from sqlglot import exp, parse_one
 
 from penstock.core.names import known_names
-from penstock.core.schema import Field, Schema
 from penstock.errors import SchemaError
-from penstock.flow.graph import RowStep
-from penstock.ops.rows import Unnest
-from penstock.sql.relation import Relation, quoted
+from penstock.flow.algebra.rows import unnest
+from penstock.sql.relation import quoted
 from penstock.sql.scope import Scope
 
 __all__ = ["MAKE_ROWS", "array_of", "beside", "elements", "with_json_each", "with_series"]
@@ -132,10 +130,7 @@ def elements(scope: Scope, array: exp.Expr, name: str, form: str = "{}") -> tupl
     rows = scope.rows.added(
         {made: form.format(quoted(whole).replace("{", "{{").replace("}", "}}"))}
     )
-    of: Any = rows.schema[made].type
-    fields = [Field(f.name, of.value_type) if f.name == made else f for f in rows.schema]
-    node = RowStep(rows.node, Unnest(made, made), Schema(tuple(fields)))
-    return replace(scope, rows=Relation(rows.flow, rows.flow.node(node))), made
+    return replace(scope, rows=rows.over(unnest(rows.node, made, made))), made
 
 
 def beside(
