@@ -3,23 +3,30 @@
 p -> 'a.b'          the member "a.b"; sqlglot would write '$.a.b', a member within another
 min(p -> 'a')       JSON; sqlglot would take it for a function of p, as in list_filter(l, x -> x > 1)
 
+An expression may be over columns that are found already (`Own`): they are written by their names.
+
 What is read by the name "duckdb" is read by this class, once the module is imported: whatever reads SQL does.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from sqlglot import exp
 from sqlglot.dialects import duckdb
+from sqlglot.generators.duckdb import DuckDBGenerator
 from sqlglot.parsers.duckdb import DuckDBParser
 from sqlglot.tokenizer_core import TokenType
 
-__all__ = ["DuckDB"]
+__all__ = ["DuckDB", "Own"]
 
 _NO_ARROWS: Final = {
     kind: parse for kind, parse in DuckDBParser.LAMBDAS.items() if kind != TokenType.ARROW
 }
+
+
+class Own(exp.Column):
+    """A column of the rows that an expression is over, and not one that a query still has to find."""
 
 
 class DuckDB(duckdb.DuckDB):
@@ -28,6 +35,14 @@ class DuckDB(duckdb.DuckDB):
     def to_json_path(self, path: exp.Expr | None) -> exp.Expr | None:
         """A path as it is written: DuckDB reads it."""
         return path
+
+    class Generator(DuckDBGenerator):
+        """Writes columns that are found by their names."""
+
+        TRANSFORMS: ClassVar = {
+            **DuckDBGenerator.TRANSFORMS,
+            Own: lambda self, column: self.sql(column, "this"),
+        }
 
     class Parser(DuckDBParser):
         """Reads arrows in arguments: a function uses its parameter."""

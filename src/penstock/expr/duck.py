@@ -28,6 +28,7 @@ __all__ = [
     "evaluate",
     "known",
     "query_tables",
+    "quoted",
     "sql_type",
     "stopped_at",
     "types_of",
@@ -161,10 +162,8 @@ def _declared(tables: Mapping[str, pa.Schema]) -> str:
         return ""
     parts = []
     for name, schema in tables.items():
-        columns = ", ".join(
-            f"CAST(NULL AS {sql_type(f.type)}) AS {_quoted(f.name)}" for f in schema
-        )
-        parts.append(f"{_quoted(name)} AS (SELECT {columns} WHERE FALSE)")
+        columns = ", ".join(f"CAST(NULL AS {sql_type(f.type)}) AS {quoted(f.name)}" for f in schema)
+        parts.append(f"{quoted(name)} AS (SELECT {columns} WHERE FALSE)")
     return f"WITH {', '.join(parts)} "
 
 
@@ -183,14 +182,15 @@ def sql_type(type_: pa.DataType) -> str:
     if pa.types.is_list(type_):
         return sql_type(type_.value_type) + "[]"
     if pa.types.is_struct(type_):
-        members = (f"{_quoted(one.name)} {sql_type(one.type)}" for one in type_)
+        members = (f"{quoted(one.name)} {sql_type(one.type)}" for one in type_)
         return f"STRUCT({', '.join(members)})"
     if pa.types.is_map(type_):
         return f"MAP(VARCHAR, {sql_type(type_.item_type)})"
     return _SQL_TYPES[type_text(type_)]
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """A name in SQL, whatever characters it has."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -251,7 +251,7 @@ def _plan(con: duckdb.DuckDBPyConnection, given: Mapping[str, _Given], query: st
             con.execute(f"DEALLOCATE {plans.pop(next(iter(plans)))}")
         plan = f"plan_{next(_numbers)}"
         parts = (
-            f"{_quoted(name)} AS NOT MATERIALIZED (FROM {one.name})" for name, one in given.items()
+            f"{quoted(name)} AS NOT MATERIALIZED (FROM {one.name})" for name, one in given.items()
         )
         con.execute(f"PREPARE {plan} AS WITH {', '.join(parts)} {query}")
     plans[key] = plan

@@ -21,7 +21,7 @@ from penstock.core.names import hint, known_names
 from penstock.core.schema import INTERVAL, TIMESTAMP, UUID, Field, Schema, holds_json, type_text
 from penstock.errors import SchemaError
 from penstock.expr.casts import check_casts
-from penstock.expr.duck import EvaluationError, connection, sql_type, types_of
+from penstock.expr.duck import EvaluationError, connection, quoted, sql_type, types_of
 from penstock.expr.patterns import check_patterns
 from penstock.expr.purity import check_pure
 from penstock.expr.tree import Call, Column, Tree, tree_of
@@ -106,7 +106,7 @@ def compile_expression(text: str, schema: Schema) -> Expression:
 
 def column_expression(field: Field) -> Expression:
     """A column, as it is."""
-    return _column('"' + field.name.replace('"', '""') + '"', field.name, field.type)
+    return _column(quoted(field.name), field.name, field.type)
 
 
 @functools.lru_cache(maxsize=4_096)
@@ -165,7 +165,7 @@ def _renamed(text: str, names: Mapping[str, str]) -> str:
         if found[1] is None:
             return found[0]
         name = names.get(found[1].replace('""', '"'))
-        return found[0] if name is None else '"' + name.replace('"', '""') + '"'
+        return found[0] if name is None else quoted(name)
 
     return _PARTS.sub(other, text)
 
@@ -224,7 +224,7 @@ def _compiled(text: str, schema: Schema) -> Expression:
 def _column_alone(text: str) -> str:
     """The name of the column that an expression is, if it is one in quotes; otherwise nothing."""
     name = text[1:-1].replace('""', '"')
-    return name if text == '"' + name.replace('"', '""') + '"' else ""
+    return name if text == quoted(name) else ""
 
 
 def cast_sql(sql: str, type_: pa.DataType) -> str:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from penstock.core.schema import Field, Schema, type_text
 from penstock.errors import SchemaError
-from penstock.expr.duck import EvaluationError, connection, types_of
+from penstock.expr.duck import EvaluationError, connection, quoted, types_of
 from penstock.expr.expression import cast_sql, known_type, sql_type
 from penstock.expr.purity import check_query_pure
 
@@ -59,7 +59,7 @@ def fixed_query(query: str, tables: Mapping[str, Schema]) -> tuple[str, Schema]:
     columns = []
     for field in schema:
         tried = cast_sql(_PLACE, field.type).replace("CAST(", "TRY_CAST(")
-        columns.append(f"{tried.replace(_PLACE, _quoted(field.name))} AS {_quoted(field.name)}")
+        columns.append(f"{tried.replace(_PLACE, quoted(field.name))} AS {quoted(field.name)}")
     return f"SELECT {', '.join(columns)} FROM ({query})", schema
 
 
@@ -78,7 +78,3 @@ def common_type(one: pa.DataType, other: pa.DataType) -> str | None:
     except EvaluationError as error:
         raise SchemaError(f"expected columns that can be compared; found: {error}") from None
     return sql_type(known_type(found, name))
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -18,6 +18,7 @@ from penstock.core.schema import Schema
 from penstock.core.time import DURATION_MAX_US, duration_us
 from penstock.errors import FlowError, SchemaError, UserError
 from penstock.expr import Expression, compile_expression
+from penstock.expr.duck import quoted
 from penstock.formats.avro import Avro, avro_schema
 from penstock.formats.changelog import FORMATS, ChangelogFormat
 from penstock.formats.lines import Csv, LineFormat, decoder_for
@@ -158,11 +159,6 @@ def check_name(name: object, known: Mapping[str, T], what: str) -> T:
             f"expected {what} ({known_names(known)}); found {_shown(name)}{hint(name, known)}"
         )
     return known[name]
-
-
-def quoted(name: str) -> str:
-    """A column's name in SQL."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _shown(value: object) -> str:

@@ -19,6 +19,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from penstock.errors import SchemaError
+from penstock.expr.dialect import Own
 from penstock.expr.expression import sql_type
 from penstock.sql.aggregation import Called, aggregated, call_of, counts, of_nothing, with_defaults
 from penstock.sql.ordering import first_rows, limited
@@ -43,8 +44,9 @@ from penstock.sql.trees import (
     aggregates,
     conjuncts,
     cuts,
-    internal,
     lowered,
+    name_of,
+    own,
     replaced,
     shallow,
     subqueries,
@@ -236,13 +238,13 @@ class _Select:
         calls = _calls(scope, found, windowed=window is not None)
         rows = self._of_groups(scope, names, calls, window)
         made: dict[exp.Expr, exp.Expr] = {
-            key: internal(name) for key, name in zip(keys, names, strict=True)
+            key: own(name) for key, name in zip(keys, names, strict=True)
         }
-        made |= {t: internal(call.name) for t, call in zip(found, calls, strict=True)}
+        made |= {t: own(call.name) for t, call in zip(found, calls, strict=True)}
         self._rewrite(made)
         after = {} if self.carry is None else dict(self.carry.names)
         for key, name in zip(keys, names, strict=True):
-            if isinstance(key, exp.Column) and key.table != "$":
+            if isinstance(key, exp.Column) and not isinstance(key, Own):
                 after[key.table, key.name] = name
         if window is not None:
             after |= {bound: bound[1] for bound in bounds}
@@ -261,7 +263,7 @@ class _Select:
     def _for_all(self, rows: Relation, calls: Sequence[Called]) -> Relation:
         """A row for each combination of the carried columns, also where no row is in the group."""
         assert self.carry is not None
-        carry = Carry(self.carry.rows, {("$", name): name for name in self.carry.columns})
+        carry = Carry(self.carry.rows, {(None, name): name for name in self.carry.columns})
         found = joined_back(Scope(carry.rows, {}), rows, carry, "left")
         return with_defaults(found.rows, calls)
 
@@ -314,9 +316,9 @@ class _Select:
             parts.append(rows.project(columns))
         rows = reduce(lambda a, b: a.union(b), parts)
         made: dict[exp.Expr, exp.Expr] = {
-            key: internal(name) for key, name in zip(every, set_, strict=True)
+            key: own(name) for key, name in zip(every, set_, strict=True)
         }
-        made |= {t: internal(call.name) for t, call in zip(plain, calls, strict=True)}
+        made |= {t: own(call.name) for t, call in zip(plain, calls, strict=True)}
         for tree in found:
             if isinstance(tree, exp.Grouping):
                 made[tree] = _grouping([left_out[every.index(key)] for key in tree.expressions])
@@ -370,7 +372,7 @@ class _Select:
                 assert isinstance(resolved, exp.Window)
                 scope.sql(resolved)  # says what isn't there
                 over.append(Over(name, resolved))
-                made[window] = internal(name)
+                made[window] = own(name)
             scope = windowed(scope, keys, over)
         if made:
             self._rewrite(made)
@@ -422,7 +424,7 @@ class _Select:
                 )
             scope, array = self.subqueries.attached(scope, array_of(found[0]))
             scope, name = elements(scope, array, "element")
-        self._rewrite({found[0]: internal(name)})
+        self._rewrite({found[0]: own(name)})
         return scope
 
     def _projected(self, scope: Scope) -> Answer:
@@ -459,7 +461,7 @@ class _Select:
                 trees, names, strict=True
             ):  # a column that has another name there
                 if isinstance(tree, exp.Column):
-                    named.setdefault((tree.table, tree.name), f"{name} result")
+                    named.setdefault(name_of(tree), f"{name} result")
             wide = Scope(rows, named)
         rows = limited(wide, self.select, self.carried)
         return Answer(rows.project(final), names, labels)
@@ -590,7 +592,7 @@ def _grouping(left_out: Sequence[str]) -> exp.Expr:
     for name in left_out:
         found = exp.Add(
             this=exp.Mul(this=exp.Paren(this=found), expression=exp.Literal.number(2)),
-            expression=internal(name),
+            expression=own(name),
         )
     return exp.Cast(this=exp.Paren(this=found), to=exp.DataType.build("BIGINT"))
 

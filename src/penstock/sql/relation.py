@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from penstock.core.schema import INTERVAL, Field, Schema
 from penstock.expr import compile_expression
+from penstock.expr.duck import quoted
 from penstock.expr.query import common_type
 from penstock.flow import Flow, Stream, Table
 from penstock.flow.algebra.groups import distinct
@@ -27,11 +28,6 @@ __all__ = ["Relation", "null_safe", "quoted"]
 
 ROWS = "rows0"
 """What a query over one relation calls it."""
-
-
-def quoted(name: str) -> str:
-    """A name in SQL."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 @dataclass(frozen=True)

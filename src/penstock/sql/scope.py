@@ -11,6 +11,7 @@ from sqlglot import exp
 
 from penstock.core.names import hint, known_names
 from penstock.errors import SchemaError
+from penstock.expr.dialect import Own
 from penstock.expr.duck import EvaluationError, types_of
 from penstock.expr.expression import known_type, sql_type
 from penstock.expr.tried import row_parts
@@ -22,7 +23,7 @@ from penstock.ops import Window
 from penstock.ops.joins.table_join import How
 from penstock.sql.places import within
 from penstock.sql.relation import Relation, null_safe, quoted
-from penstock.sql.trees import Name, internal, lowered, own_columns, replaced, subqueries
+from penstock.sql.trees import Name, lowered, name_of, own, own_columns, replaced, subqueries
 
 __all__ = [
     "Answer",
@@ -228,22 +229,23 @@ class Scope:
 
     def covers(self, columns: Iterable[exp.Column]) -> bool:
         """Whether columns are here, or the relation's own already."""
-        return all((c.table, c.name) in self.names or c.table == "$" for c in columns)
+        return all(isinstance(c, Own) or name_of(c) in self.names for c in columns)
 
     def resolved(self, tree: exp.Expr) -> exp.Expr:
         """The expression over the relation's columns."""
 
-        def own(node: exp.Expr) -> exp.Expr | None:
-            if isinstance(node, exp.Column) and (node.table, node.name) in self.names:
-                return internal(self.names[node.table, node.name])
-            return None
+        def found(node: exp.Expr) -> exp.Expr | None:
+            if not isinstance(node, exp.Column):
+                return None
+            name = self.names.get(name_of(node))
+            return None if name is None else own(name)
 
-        return replaced(tree, own)
+        return replaced(tree, found)
 
     def column(self, tree: exp.Expr) -> str:
         """The relation's column that an expression is; nothing where it is something else."""
         made = self.resolved(tree)
-        return made.name if isinstance(made, exp.Column) and made.table == "$" else ""
+        return made.name if isinstance(made, Own) else ""
 
     def sql(self, tree: exp.Expr) -> str:
         """The expression as SQL over the relation's columns.
@@ -253,7 +255,7 @@ class Scope:
         """
         made = self.resolved(tree)
         for column in own_columns(made):
-            if column.table != "$":
+            if not isinstance(column, Own):
                 with within(column):
                     raise SchemaError(
                         f"expected a column of this query; found {column.sql(dialect='duckdb')!r}"
@@ -266,7 +268,7 @@ class Scope:
         added: dict[str, str] = {}
         for tree in trees:
             made = self.resolved(tree)
-            if isinstance(made, exp.Column) and made.table == "$":
+            if isinstance(made, Own):
                 names.append(made.name)
                 continue
             name = self.fresh(f"{prefix}{len(added)}", added)
@@ -293,11 +295,11 @@ def carried(scope: Scope, columns: Sequence[exp.Column]) -> Carry:
     Raises:
         SchemaError: a column isn't there.
     """
-    wanted = dict.fromkeys((c.table, c.name) for c in columns)
-    names: dict[tuple[str, str], str] = {}
+    wanted = dict.fromkeys(map(name_of, columns))
+    names: dict[Name, str] = {}
     computed: dict[str, str] = {}
     for alias, name in wanted:
-        of = name if alias == "$" else scope.names.get((alias, name))
+        of = name if alias is None else scope.names.get((alias, name))
         if of is None:
             raise SchemaError(f"expected a column of this query; found '{alias}.{name}'")
         outer = f"outer {of}"
@@ -315,7 +317,7 @@ def joined_back(scope: Scope, right: Relation, carry: Carry, how: str) -> Scope:
     for name in carry.columns:
         if name in sources:
             alias, column = sources[name]
-            mine[name] = quoted(column if alias == "$" else scope.names[alias, column])
+            mine[name] = quoted(column if alias is None else scope.names[alias, column])
         else:
             mine[name] = "1"
     left_on, right_on = {}, {}
@@ -358,7 +360,7 @@ def with_parts(scope: Scope, trees: Sequence[exp.Expr]) -> tuple[Scope, dict[exp
     rows = scope.rows.added(dict(zip(names, texts, strict=True)))
     made: dict[exp.Expr, exp.Expr] = {}
     for (part, (_, type_)), name in zip(parts.items(), names, strict=True):
-        column: exp.Expr = internal(name)
+        column: exp.Expr = own(name)
         if type_ in _NARROWER:
             column = exp.Cast(this=column, to=exp.DataType.build(type_, dialect="duckdb"))
         made[part] = column

@@ -33,6 +33,7 @@ from penstock.sql.rules.unnesting import beside
 from penstock.sql.scope import Answer, Carry, Environment, Named, Scope, carried, joined_back
 from penstock.sql.trees import (
     AsValue,
+    Name,
     conjuncts,
     free,
     joined_in,
@@ -136,7 +137,7 @@ class From:
 
     # -- sources ------------------------------------------------------------------------------------
 
-    def _named(self, sources: Sequence[exp.Expr]) -> dict[tuple[str, str], str]:
+    def _named(self, sources: Sequence[exp.Expr]) -> dict[Name, str]:
         """What the columns that the SELECT needs are called in the relation."""
         aliases = [source.alias_or_name for source in sources]
         for alias, n in Counter(aliases).items():
@@ -206,7 +207,9 @@ class From:
         made_of = {name.lower(): made for (of, name), made in self.names.items() if of == alias}
         # In the table's order: queries that need the same columns have one node, and share its state.
         wanted = {made_of[n]: column for n, column in named.columns.items() if n in made_of}
-        names = {(of, n): made for (of, n), made in self.names.items() if of == alias}
+        names: dict[Name, str] = {
+            (of, n): made for (of, n), made in self.names.items() if of == alias
+        }
         if not wanted:
             whole = Scope(named.rows, {})
             wanted = {f"{alias}.{whole.some_column()}": whole.some_column()}
@@ -221,7 +224,7 @@ class From:
                 "to another table. Aggregate them in a subquery first"
             )
         assert named.window is not None
-        names = {(alias, name): made for name, made in named.columns.items()}
+        names: dict[Name, str] = {(alias, name): made for name, made in named.columns.items()}
         return Scope(named.rows, names, (alias, named.window))
 
     # -- joins --------------------------------------------------------------------------------------
@@ -528,7 +531,7 @@ def _outer_query(
     how: str,
     *,
     asof: bool,
-    names: Mapping[tuple[str, str], str],
+    names: Mapping[Name, str],
 ) -> Scope:
     """The same by a query over the rows whose keys are equal."""
     both = Scope(left.rows, {**left.names, **right.names})

@@ -21,7 +21,7 @@ from penstock.sql.rules.equality import by_equality
 from penstock.sql.rules.temporal import filtered
 from penstock.sql.scope import Answer, Carry, Environment, Scope, carried, joined_back
 from penstock.sql.sources import CompileQuery, as_key
-from penstock.sql.trees import aggregates, cuts, free, internal, replaced, subqueries
+from penstock.sql.trees import aggregates, cuts, free, own, replaced, subqueries
 
 __all__ = ["Subqueries"]
 
@@ -87,7 +87,7 @@ class Subqueries:
         known = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in mine)
         found = answer.rows.project({**{c: quoted(c) for c in carry.columns}, **others})
         found = found.filter(known)
-        wider = Carry(found, {**carry.names, **{("$", name): name for name in mine}})
+        wider = Carry(found, {**carry.names, **{(None, name): name for name in mine}})
         made = replace(scope, rows=scope.rows.added(mine).filter(known))
         joined = joined_back(made, found, wider, "semi")
         return replace(joined, rows=joined.rows.only(before))
@@ -124,7 +124,7 @@ class Subqueries:
         name = scope.fresh("exists")
         found = answer.rows.only(carry.columns).distinct().added({name: "TRUE"})
         scope = joined_back(scope, found, carry, "left")
-        return scope, exp.Not(this=exp.Is(this=internal(name), expression=exp.null()))
+        return scope, exp.Not(this=exp.Is(this=own(name), expression=exp.null()))
 
     def _scalar(self, scope: Scope, node: exp.Subquery) -> tuple[Scope, exp.Expr]:
         answer, carry = self._asked(scope, node)
@@ -146,7 +146,7 @@ class Subqueries:
                 placed=carry.columns,
                 row_key=carry.columns,
             )
-        return joined_back(scope, rows, carry, "left"), internal(name)
+        return joined_back(scope, rows, carry, "left"), own(name)
 
     def _is_in(self, scope: Scope, node: exp.In) -> tuple[Scope, exp.Expr]:
         """`x IN (subquery)` as a value: true, false, or NULL."""
@@ -178,7 +178,7 @@ class Subqueries:
             f"WHEN {quoted(name + ' null')} THEN NULL ELSE FALSE END"
         )
         made = scope.fresh("is in")
-        return replace(scope, rows=scope.rows.added({made: text})), internal(made)
+        return replace(scope, rows=scope.rows.added({made: text})), own(made)
 
     def _quantified(self, scope: Scope, node: exp.Binary) -> tuple[Scope, exp.Expr]:
         """`x > ALL (subquery)`, `x <= ANY (subquery)`: true, false, or NULL."""
@@ -224,7 +224,7 @@ class Subqueries:
             f"ELSE {'TRUE' if every else 'FALSE'} END"
         )
         made = scope.fresh("is so")
-        return replace(scope, rows=scope.rows.added({made: text})), internal(made)
+        return replace(scope, rows=scope.rows.added({made: text})), own(made)
 
 
 def _compared(

@@ -7,7 +7,8 @@ from typing import ClassVar, Final
 
 from sqlglot import exp
 
-from penstock.expr.duck import connection
+from penstock.expr.dialect import Own
+from penstock.expr.duck import connection, quoted
 from penstock.expr.purity import names_aggregate
 
 __all__ = [
@@ -18,10 +19,11 @@ __all__ = [
     "conjuncts",
     "cuts",
     "free",
-    "internal",
     "is_aggregate",
     "joined_in",
     "lowered",
+    "name_of",
+    "own",
     "own_columns",
     "parts_of",
     "replaced",
@@ -30,8 +32,8 @@ __all__ = [
     "window_functions",
 ]
 
-Name = tuple[str, str]
-"""A column as queries name it: its table's alias, and its own name."""
+Name = tuple[str | None, str]
+"""A column as queries name it: its table's alias, and its own name; without alias, as the relation does."""
 
 
 class AsValue(exp.Expression):
@@ -42,23 +44,23 @@ class AsValue(exp.Expression):
 
 _AROUND_CALLS: Final = (exp.Filter, exp.IgnoreNulls, exp.RespectNulls)
 """What is between a window and the function that it calls."""
-OWN = "$"  # the alias of columns that a relation has by that name
 
 
-def internal(name: str) -> exp.Column:
+def own(name: str) -> Own:
     """A column of the relation that an expression is over."""
-    return exp.column(exp.to_identifier(name, quoted=True), table=exp.to_identifier(OWN))
+    return Own(this=exp.Identifier(this=name, quoted=True))
+
+
+def name_of(column: exp.Column) -> Name:
+    """What a column is called in scopes."""
+    return (None if isinstance(column, Own) else column.table), column.name
 
 
 def lowered(tree: exp.Expr) -> str:
     """An expression whose columns are the relation's, as SQL over these."""
-
-    def plain(node: exp.Expr) -> exp.Expr | None:
-        if isinstance(node, exp.Column) and node.table == OWN:
-            return exp.column(exp.to_identifier(node.name, quoted=True))
-        return None
-
-    return _rebuilt(tree, plain, enters=True).sql(dialect="duckdb", copy=False)
+    if isinstance(tree, Own):
+        return quoted(tree.name)
+    return tree.sql(dialect="duckdb")
 
 
 def conjuncts(tree: exp.Expr | None) -> list[exp.Expr]:
@@ -180,7 +182,11 @@ def free(query: exp.Expr) -> list[exp.Column]:
                     if isinstance(part, exp.Expr):
                         inside = free(part) if isinstance(part, exp.Query) else own_columns(part)
                         found += inside
-            return [column for column in found if column.table not in known and column.table]
+            return [
+                column
+                for column in found
+                if isinstance(column, Own) or (column.table and column.table not in known)
+            ]
         case _:
             return []
 
@@ -240,26 +246,22 @@ def replaced(tree: exp.Expr, by: Callable[[exp.Expr], exp.Expr | None]) -> exp.E
     The function of a window, such as the first `sum(v)` of `sum(v) OVER (ORDER BY sum(v))`, is none of the
     nodes: it means another thing than the same call elsewhere. Its arguments are.
     """
-    return _rebuilt(tree, by, enters=False)
+    return _rebuilt(tree, by)
 
 
 def _rebuilt(
-    tree: exp.Expr,
-    by: Callable[[exp.Expr], exp.Expr | None],
-    *,
-    enters: bool,
-    called: bool = False,
+    tree: exp.Expr, by: Callable[[exp.Expr], exp.Expr | None], *, called: bool = False
 ) -> exp.Expr:
-    """See `replaced`; enters: whether queries inside of it are looked into, too; called: by a window."""
+    """See `replaced`; called: by a window."""
     found = None if called else by(tree)
     if found is not None:
         return found
-    if isinstance(tree, exp.Query) and not enters:
+    if isinstance(tree, exp.Query):
         return tree
     calls = isinstance(tree, exp.Window) or (called and isinstance(tree, _AROUND_CALLS))
 
     def part(one: exp.Expr, *, called: bool = False) -> exp.Expr:
-        made = _rebuilt(one, by, enters=enters, called=called)
+        made = _rebuilt(one, by, called=called)
         return one.copy() if made is one else made  # the tree keeps its own
 
     made = type(tree)()

@@ -18,7 +18,7 @@ from penstock.ops.over.functions import Kind as FunctionKind
 from penstock.ops.over.operator import Ordered
 from penstock.sql.relation import quoted
 from penstock.sql.scope import Scope
-from penstock.sql.trees import internal
+from penstock.sql.trees import own
 
 __all__ = ["Over", "windowed"]
 
@@ -97,7 +97,7 @@ def windowed(scope: Scope, keys: Sequence[str], windows: Sequence[Over]) -> Scop
 
 def _text(scope: Scope, keys: Sequence[str], one: Over) -> str:
     tree = one.tree.copy()
-    tree.set("partition_by", [internal(name) for name in keys])
+    tree.set("partition_by", [own(name) for name in keys])
     return f"{scope.sql(tree)} AS {quoted(one.name)}"
 
 

@@ -21,6 +21,7 @@ from penstock.flow.times import EventTime
 from penstock.ops.rows import Select, Where
 from penstock.sql.relation import quoted
 from penstock.sql.scope import Scope
+from penstock.sql.trees import name_of
 
 __all__ = ["Apart", "after_event_time", "apart", "event_time_column", "event_times", "is_read"]
 
@@ -179,7 +180,7 @@ def _time(
     match tree.unnest():
         case exp.Column() as column:
             for side in (0, 1):
-                name = sides[side].names.get((column.table, column.name))
+                name = sides[side].names.get(name_of(column))
                 if name is not None and name == times[side]:
                     return side, 0
         case exp.Add() | exp.Sub() as sum_:

@@ -29,7 +29,7 @@ from penstock.flow.graph import Node, RowStep, row_key
 from penstock.ops.rows import Where
 from penstock.sql.rules.intervals import apart
 from penstock.sql.scope import Scope, Sizes
-from penstock.sql.trees import AsValue, own_columns
+from penstock.sql.trees import AsValue, name_of, own_columns
 
 __all__ = ["Same", "are_alike", "by_key", "by_size", "equalities", "rows_of", "selectivity"]
 
@@ -84,7 +84,7 @@ def by_size(
         return None
     known = [max(1.0, one or 0.0) for one in rows]
     order = joins.cheapest(known, [max(1.0, one or 0.0) for one in whole], begun=first is not None)
-    named = [next((of for of, _ in scope.names), "") for scope in scopes]
+    named = [next((of for of, _ in scope.names), None) or "" for scope in scopes]
     sizes.orders.append(tuple((named[i], known[i]) for i in order))
     implied = [one for one in joins.implied() if one not in conditions]
     return (order if first is None else [i - 1 for i in order[1:]]), [*conditions, *implied]
@@ -111,7 +111,7 @@ def are_alike(one: exp.Expr, two: exp.Expr, left: Scope, right: Scope) -> bool:
     """Whether both are columns of one type, so that what equals one equals the other."""
     if not isinstance(one, exp.Column) or not isinstance(two, exp.Column):
         return False
-    name, other = left.names.get((one.table, one.name)), right.names.get((two.table, two.name))
+    name, other = left.names.get(name_of(one)), right.names.get(name_of(two))
     if name is None or other is None:
         return False
     return left.rows.schema[name].type == right.rows.schema[other].type
@@ -120,7 +120,7 @@ def are_alike(one: exp.Expr, two: exp.Expr, left: Scope, right: Scope) -> bool:
 def _identified(scope: Scope, equal: Sequence[exp.Expr]) -> bool:
     """Whether values for some expressions leave one row at most: they are the columns of a key."""
     key = row_key(scope.rows.node)
-    columns = {scope.names.get((e.table, e.name)) for e in equal if isinstance(e, exp.Column)}
+    columns = {scope.names.get(name_of(e)) for e in equal if isinstance(e, exp.Column)}
     return bool(key) and columns >= set(key)
 
 
@@ -205,7 +205,7 @@ def _member(side: exp.Expr, parts: Sequence[Scope]) -> Member | None:
     of = next((i for i, part in enumerate(parts) if part.has(side)), None)
     if of is None:
         return None
-    name = parts[of].names.get((side.table, side.name)) if isinstance(side, exp.Column) else None
+    name = parts[of].names.get(name_of(side)) if isinstance(side, exp.Column) else None
     return of, f"({side.sql(dialect='duckdb')})" if name is None else name
 
 
@@ -214,7 +214,7 @@ def _type(side: exp.Expr, parts: Sequence[Scope]) -> pa.DataType | None:
     if not isinstance(side, exp.Column):
         return None
     part = next(one for one in parts if one.has(side))
-    name = part.names.get((side.table, side.name))
+    name = part.names.get(name_of(side))
     return None if name is None else part.rows.schema[name].type
 
 
@@ -235,7 +235,7 @@ class _Joins:
             sides = [_member(side, parts) for side in _sides(condition)]
             one, two = sides if len(sides) == 2 else (None, None)
             if one is None or two is None or one[0] == two[0]:
-                needed = {(c.table, c.name) for c in own_columns(condition)}
+                needed = {name_of(c) for c in own_columns(condition)}
                 mask = sum(1 << i for i, part in enumerate(parts) if needed & part.names.keys())
                 self.rest.append((mask, selectivity(condition)))
             elif (

@@ -32,7 +32,7 @@ def check_product(left: Scope, right: Scope, carry: Carry | None = None) -> None
     if not (outer or grows(left.rows.node)) or not grows(right.rows.node):
         return
     one, two = (
-        exp.to_identifier(next((of for of, _ in side.names), "a stream")).name
+        exp.to_identifier(next((of for of, _ in side.names), None) or "a stream").name
         for side in (left, right)
     )
     if outer:

@@ -23,6 +23,7 @@ from penstock.errors import SchemaError
 from penstock.flow.algebra.rows import unnest
 from penstock.sql.relation import quoted
 from penstock.sql.scope import Scope
+from penstock.sql.trees import Name
 
 __all__ = ["MAKE_ROWS", "array_of", "beside", "elements", "with_json_each", "with_series"]
 
@@ -133,9 +134,7 @@ def elements(scope: Scope, array: exp.Expr, name: str, form: str = "{}") -> tupl
     return replace(scope, rows=rows.over(unnest(rows.node, made, made))), made
 
 
-def beside(
-    scope: Scope, source: exp.Unnest, how: str, wanted: Mapping[tuple[str, str], str]
-) -> Scope:
+def beside(scope: Scope, source: exp.Unnest, how: str, wanted: Mapping[Name, str]) -> Scope:
     """The rows with those of an UNNEST beside them.
 
     Args:
