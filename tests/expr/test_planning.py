@@ -6,12 +6,16 @@ import sys
 
 import pyarrow as pa
 import pytest
+import sqlglot
+from sqlglot import exp
 
-from penstock.core.schema import Schema
+from penstock.core.schema import Field, Schema
 from penstock.errors import SchemaError
 from penstock.expr import compile_expression, expression
 from penstock.expr.duck import connection, known, types_of
+from penstock.expr.query import fixed_query
 from penstock.expr.typed import with_json
+from penstock.expr.walks import find_all, nodes_of
 
 SCHEMA = Schema.parse(
     'k BIGINT, n INT, x STRING, p DECIMAL(9, 2), u UUID, i INTERVAL, b BINARY, t TIME, "at" TIMESTAMP, '
@@ -97,3 +101,53 @@ def test_what_nests_too_deeply_is_refused() -> None:
     levels = sys.getrecursionlimit()
     with pytest.raises(SchemaError, match="expected an expression that nests less deeply"):
         compile_expression("(" * levels + "k" + " + 1)" * levels, SCHEMA)
+
+
+HANDED_ON = (
+    "SELECT x FROM rows0 EXCEPT SELECT x FROM rows0",
+    "SELECT x FROM rows0 UNION ALL SELECT NULL WHERE NOT EXISTS (SELECT 1 FROM rows0)",
+    "SELECT CASE WHEN count(*) = 1 THEN any_value(x) END AS x FROM rows0",
+    "SELECT list(DISTINCT x) AS x FROM rows0",
+)
+
+
+@pytest.mark.parametrize("query", HANDED_ON)
+def test_what_a_query_hands_on_is_known(query: str) -> None:
+    """Columns that a query hands on have the types that DuckDB would have said."""
+    for field in SCHEMA:
+        tables = {"rows0": Schema((Field("x", field.type),))}
+        of: pa.DataType = pa.list_(field.type) if "list(" in query else field.type
+        like = Schema((Field("x", of),))
+        assert told(query, tables, like) == told(query, tables, None), field
+
+
+def told(query: str, tables: dict[str, Schema], like: Schema | None) -> object:
+    """What becomes of a query: its text and columns, or why it is refused."""
+    try:
+        return fixed_query(query, tables, like)
+    except SchemaError as error:
+        return str(error)
+
+
+def test_a_tree_is_walked_as_by_sqlglot() -> None:
+    """Our walk has the same nodes in the same order."""
+    text = "WITH a AS (SELECT k FROM t WHERE v > 1) SELECT sum(v) OVER (ORDER BY k) FROM a JOIN u ON TRUE"
+    tree = sqlglot.parse_one(text, dialect="duckdb")
+    assert all(one is two for one, two in zip(tree.walk(), nodes_of(tree), strict=True))
+    assert find_all(tree, exp.Column, exp.CTE) == list(tree.find_all(exp.Column, exp.CTE))
+
+
+def test_a_condition_is_cast_as_any_value() -> None:
+    """That most casts of conditions need no look hides none that never works."""
+    assert compile_expression("CAST(k > 1 AS BOOLEAN)", SCHEMA).type == pa.bool_()
+    with pytest.raises(SchemaError, match="expected a cast that some value survives"):
+        compile_expression("CAST(k > 1 AS DATE)", SCHEMA)
+
+
+def test_a_column_may_have_a_functions_name() -> None:
+    """A name is a function's only where it is called; what isn't of the row alone is refused all the same."""
+    schema = Schema.parse('random BIGINT, "sum" BIGINT, k BIGINT')
+    assert compile_expression('"random" + "sum"', schema).columns == {"random", "sum"}
+    for text in ("random()", "k + RANDOM()", '"sum"(k)', "current_date", "unnest([k])"):
+        with pytest.raises(SchemaError):
+            compile_expression(text, schema)

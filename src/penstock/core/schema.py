@@ -112,9 +112,10 @@ class Schema:
         names = [field.name for field in self.fields]
         if not names:
             raise SchemaError("expected at least one column; found none")
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise SchemaError(f"expected each column once; found {twice!r} twice")
         for name in names:
-            if names.count(name) > 1:
-                raise SchemaError(f"expected each column once; found {name!r} twice")
             if not name or name.startswith("$"):
                 raise SchemaError(
                     f"expected a column name that doesn't begin with '$'; found {name!r}"
@@ -153,10 +154,14 @@ class Schema:
         """The same as an Arrow schema."""
         return pa.schema([pa.field(f.name, f.type, nullable=not f.required) for f in self.fields])
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The columns' names, in order."""
         return tuple(field.name for field in self.fields)
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, Field]:
+        return {field.name: field for field in self.fields}
 
     @property
     def text(self) -> str:
@@ -173,9 +178,9 @@ class Schema:
         return name in self.names
 
     def __getitem__(self, name: str) -> Field:
-        for field in self.fields:
-            if field.name == name:
-                return field
+        found = self._by_name.get(name)
+        if found is not None:
+            return found
         raise SchemaError(
             f"expected one of the columns {known_names(self.names)}; found {name!r}{hint(name, self.names)}"
         )

@@ -42,7 +42,12 @@ def check_casts(tree: exp.Expr, text: str, schema: Schema) -> None:
     """
     from sqlglot import exp
 
-    for cast in tree.find_all(exp.Cast):
+    from penstock.expr.walks import find_all
+
+    for cast in find_all(tree, exp.Cast):
+        is_condition = isinstance(cast.this.unnest(), exp.Predicate | exp.Connector | exp.Not)
+        if is_condition and cast.to.is_type(exp.DataType.Type.BOOLEAN):
+            continue  # it is what it is cast to: most casts, as conditions are such
         of = cast.this.sql(dialect="duckdb", identify=True)
         to = cast.to.sql(dialect="duckdb")
         found = _type_of(of, schema)

@@ -188,6 +188,7 @@ def _compiled(text: str, schema: Schema) -> Expression:
     from sqlglot import exp
 
     from penstock.expr import dialect  # noqa: F401 - what "duckdb" is
+    from penstock.expr.walks import find_all, nodes_of
 
     refused = (
         exp.AggFunc, exp.Window, exp.Query, exp.Subquery, exp.Alias, exp.Block, exp.Star,
@@ -201,7 +202,7 @@ def _compiled(text: str, schema: Schema) -> Expression:
         ):  # continues with the name of a class of the parser
             reason = "a part is missing"
         raise SchemaError(f"expected a SQL expression; found {text!r} ({reason})") from None
-    for node in tree.walk():
+    for node in nodes_of(tree):
         if isinstance(node, refused):
             raise SchemaError(
                 f"expected an expression over the columns of one row; found {node.sql()!r} in {text!r}. "
@@ -217,7 +218,7 @@ def _compiled(text: str, schema: Schema) -> Expression:
     check_casts(tree, text, schema)
     if found is not None and found.type != type_:
         found = None  # DuckDB knows better what this is
-    columns = frozenset(one.name for one in tree.find_all(exp.Column))
+    columns = frozenset(one.name for one in find_all(tree, exp.Column))
     return Expression(text, cast_sql(sql, type_), type_, found, columns)
 
 
@@ -240,8 +241,10 @@ def _resolve_columns(tree: exp.Expr, text: str, schema: Schema) -> exp.Expr:
     """The tree with names as the schema has them, and members of structs as what they are."""
     from sqlglot import exp
 
+    from penstock.expr.walks import find_all
+
     by_lower = {name.lower(): name for name in schema.names}
-    for column in list(tree.find_all(exp.Column)):
+    for column in find_all(tree, exp.Column):
         first, *rest = column.parts
         if rest:  # a member of a struct
             whole = exp.Column(this=first)

@@ -27,7 +27,9 @@ def check_patterns(tree: exp.Expr) -> None:
     """
     from sqlglot import exp
 
-    for node in tree.walk():
+    from penstock.expr.walks import nodes_of
+
+    for node in nodes_of(tree):
         is_call = type(node).__name__ in _KINDS
         if isinstance(node, exp.Anonymous):
             is_call = node.name.lower().startswith(_PREFIX) and bool(node.expressions)

@@ -12,6 +12,7 @@ from sqlglot import exp
 from penstock.core.sketches.functions import AGGREGATES
 from penstock.errors import SchemaError
 from penstock.expr import compile_expression
+from penstock.expr.walks import find_all
 from penstock.flow import AggregateCall, bloom_filter_agg
 from penstock.flow.algebra.groups import group, sliding
 from penstock.flow.graph import Stateful
@@ -190,8 +191,8 @@ def _with_arguments(
         one if one.tree is None else replace(one, sql=lowered(replaced(one.tree, made.get)))
         for one in calls
     ]
-    named = {column.name for one in calls if one.tree for column in one.tree.find_all(exp.Column)}
-    named |= {column.name for one in made.values() for column in one.find_all(exp.Column)}
+    named = {column.name for one in calls if one.tree for column in find_all(one.tree, exp.Column)}
+    named |= {column.name for one in made.values() for column in find_all(one, exp.Column)}
     named |= set(keys)
     if len(trees) < len(calls):
         return scope.rows, calls
@@ -235,6 +236,7 @@ def of_nothing(rows: Relation, calls: Sequence[Called]) -> Relation:
         f"SELECT {names} FROM rows0 UNION ALL SELECT {empty} WHERE NOT EXISTS (SELECT 1 FROM rows0)",
         single=True,
         always=True,
+        like=rows.schema,
     )
 
 

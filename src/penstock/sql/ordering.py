@@ -64,6 +64,7 @@ def _numbered(
         f"FROM rows0) WHERE {quoted(number)} > {low}{high}",
         placed=tuple(per),
         row_key=rows.row_key,
+        like=rows.schema,
     )
 
 

@@ -16,6 +16,7 @@ from sqlglot.errors import SqlglotError
 
 from penstock.core.text.carets import line_and_column
 from penstock.errors import SchemaError
+from penstock.expr.walks import nodes_of
 from penstock.sql.text.wording import marked
 
 __all__ = ["PlacedQueryError", "placed", "unplaced", "within"]
@@ -72,7 +73,7 @@ def placed(error: SchemaError, text: str, dialect: str) -> SchemaError:
 
 def unplaced(tree: exp.Expr) -> exp.Expr:
     """The tree without notes of where its names are written."""
-    for node in tree.walk():
+    for node in nodes_of(tree):
         if node.meta_get("line") is not None or node.meta_get("dot_parts") is not None:
             for what in (*NOTES, "dot_parts"):
                 node.meta.pop(what, None)
@@ -81,7 +82,7 @@ def unplaced(tree: exp.Expr) -> exp.Expr:
 
 def _begin(tree: exp.Expr) -> int | None:
     """The first character of a tree's names and functions; None: it has none from the text."""
-    found = (node.meta_get("start") for node in tree.walk())
+    found = (node.meta_get("start") for node in nodes_of(tree))
     return min((at for at in found if at is not None), default=None)
 
 

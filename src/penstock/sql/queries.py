@@ -21,6 +21,7 @@ from sqlglot import exp
 from penstock.errors import SchemaError
 from penstock.expr.dialect import Own
 from penstock.expr.expression import sql_type
+from penstock.expr.walks import find_all
 from penstock.sql.aggregation import Called, aggregated, call_of, counts, of_nothing, with_defaults
 from penstock.sql.ordering import first_rows, limited
 from penstock.sql.places import within
@@ -94,7 +95,7 @@ def _with_ctes(query: exp.Expr, env: Environment) -> Environment:
         return env
     for cte in with_.expressions:
         name = cte.alias
-        tables = {table.name.lower() for table in cte.this.find_all(exp.Table)}
+        tables = {table.name.lower() for table in find_all(cte.this, exp.Table)}
         if with_.args.get("recursive") and name.lower() in tables:
             named = Named.of(recursive(cte, env))
         else:
@@ -145,7 +146,7 @@ def _set_operation(query: exp.SetOperation, env: Environment, carry: Carry | Non
         keys = one.names
         sql = f"SELECT * FROM rows0 {word}{' ALL' if whole else ''} SELECT * FROM rows1"
         row_key = () if whole else keys
-        rows = one.query((two,), (keys, keys), sql, placed=keys, row_key=row_key)
+        rows = one.query((two,), (keys, keys), sql, placed=keys, row_key=row_key, like=one.schema)
     return Answer(rows, labels, left.labels)
 
 

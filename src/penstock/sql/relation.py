@@ -99,7 +99,8 @@ class Relation:
     def union(self, other: Relation) -> Relation:
         """The rows of both, which have columns of the same names and types in one order."""
         if other.node is self.node:  # a node reaches a reader once
-            return self.query((), ((),), f"SELECT * FROM {ROWS} UNION ALL SELECT * FROM {ROWS}")
+            text = f"SELECT * FROM {ROWS} UNION ALL SELECT * FROM {ROWS}"
+            return self.query((), ((),), text, like=self.schema)
         return self.over(union((self.node, other.node)))
 
     def unified(self, other: Relation) -> tuple[Relation, Relation]:
@@ -136,6 +137,7 @@ class Relation:
         row_key: Sequence[str] = (),
         single: bool = False,
         always: bool = False,
+        like: Schema | None = None,
     ) -> Relation:
         """What a query gives of each group, computed again where a group changes.
 
@@ -147,11 +149,19 @@ class Relation:
             row_key: columns of the result that identify its rows, where something does.
             single: whether it has one row at most.
             always: whether it is asked of no rows, too; there is no key then.
+            like: columns of the names and types of the result's, where it hands them on.
         """
         nodes = (self.node, *(one.node for one in others))
         return self.over(
             query_of(
-                nodes, key, query, placed=placed, row_key=row_key, single=single, always=always
+                nodes,
+                key,
+                query,
+                placed=placed,
+                row_key=row_key,
+                single=single,
+                always=always,
+                like=like,
             )
         )
 

@@ -23,7 +23,7 @@ from penstock.ops import Window
 from penstock.ops.joins.table_join import How
 from penstock.sql.places import within
 from penstock.sql.relation import Relation, null_safe, quoted
-from penstock.sql.trees import Name, lowered, name_of, own, own_columns, replaced, subqueries
+from penstock.sql.trees import Name, name_of, own, own_columns, replaced, subqueries
 
 __all__ = [
     "Answer",
@@ -253,14 +253,21 @@ class Scope:
         Raises:
             SchemaError: it has another column.
         """
-        made = self.resolved(tree)
+        if isinstance(tree, exp.Column):  # most are
+            name = self.names.get(name_of(tree), tree.name if isinstance(tree, Own) else None)
+            if name is not None:
+                return quoted(name)
+        return self._written(self.resolved(tree), copy=isinstance(tree, exp.Query))
+
+    def _written(self, made: exp.Expr, *, copy: bool = False) -> str:
+        """An expression over the relation's columns as SQL, which may change the tree."""
         for column in own_columns(made):
             if not isinstance(column, Own):
                 with within(column):
                     raise SchemaError(
                         f"expected a column of this query; found {column.sql(dialect='duckdb')!r}"
                     )
-        return lowered(made)
+        return made.sql(dialect="duckdb", copy=copy)
 
     def computed(self, trees: Sequence[exp.Expr], prefix: str) -> tuple[Scope, list[str]]:
         """The scope with columns that some expressions are; plain columns are taken as they are."""
@@ -272,7 +279,7 @@ class Scope:
                 names.append(made.name)
                 continue
             name = self.fresh(f"{prefix}{len(added)}", added)
-            added[name] = self.sql(tree)
+            added[name] = self._written(made)
             names.append(name)
         return (replace(self, rows=self.rows.added(added)) if added else self), names
 

@@ -20,6 +20,7 @@ from sqlglot import exp
 from penstock.core.schema import Field
 from penstock.errors import SchemaError
 from penstock.expr.query import common_type
+from penstock.expr.walks import find_all
 from penstock.flow.algebra.joins import join_key
 from penstock.ops.joins.table_join import How
 from penstock.sql.places import within
@@ -144,7 +145,7 @@ class From:
             if n > 1:
                 raise SchemaError(f"expected each table's name once; found {alias!r} twice. Use AS")
         needed = dict.fromkeys(
-            (c.table, c.name) for c in self.select.find_all(exp.Column) if c.table in aliases
+            (c.table, c.name) for c in find_all(self.select, exp.Column) if c.table in aliases
         )
         often = Counter(name for _, name in needed)
         taken = set() if self.carry is None else set(self.carry.columns)

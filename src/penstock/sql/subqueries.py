@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import pyarrow as pa
 from sqlglot import exp
 
+from penstock.core.schema import Field, Schema
 from penstock.errors import SchemaError
 from penstock.flow import AggregateCall
 from penstock.ops.joins.table_join import How
@@ -145,6 +147,7 @@ class Subqueries:
                 f"SELECT {keys}, {one} AS {quoted(name)} FROM rows0 GROUP BY {keys}",
                 placed=carry.columns,
                 row_key=carry.columns,
+                like=rows.schema,
             )
         return joined_back(scope, rows, carry, "left"), own(name)
 
@@ -162,6 +165,9 @@ class Subqueries:
         values = answer.rows.project(
             {**{c: quoted(c) for c in carry.columns}, name: quoted(column)}
         )
+        *keys_of, value_ = values.schema
+        all_of = Field(name, pa.list_(value_.type))
+        any_null = Field(f"{name} null", pa.bool_())
         whole = values.query(
             (),
             (carry.columns,),
@@ -169,6 +175,7 @@ class Subqueries:
             f"count(*) > count({quoted(name)}) AS {quoted(name + ' null')} FROM rows0 GROUP BY {keys}",
             placed=carry.columns,
             row_key=carry.columns,
+            like=Schema((*keys_of, all_of, any_null)),
         )
         scope = joined_back(scope, whole, carry, "left")
         value = f"({scope.sql(node.this)})"

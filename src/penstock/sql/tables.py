@@ -7,6 +7,7 @@ from typing import Any, Final, TypeGuard
 from sqlglot import exp
 
 from penstock.errors import SchemaError
+from penstock.expr.walks import find_all
 from penstock.flow import hopping, session, sliding, tumbling
 from penstock.flow.graph import timed
 from penstock.flow.rolling import RowWindow
@@ -24,7 +25,7 @@ EXAMPLE: Final = "FROM TUMBLE(clicks, at, INTERVAL 1 MINUTE) GROUP BY window_sta
 
 def with_named_columns(tree: exp.Expr, env: Environment) -> exp.Expr:
     """The query with a subquery for each `table AS t(a, b)`: only those have columns of other names."""
-    for table in [one for one in tree.find_all(exp.Table) if _is_renamed(one)]:
+    for table in [one for one in find_all(tree, exp.Table) if _is_renamed(one)]:
         known = env.tables.get(table.name.lower())
         names = list(table.alias_column_names)
         for name in [] if known is None else list(known.columns)[len(names) :]:
@@ -49,12 +50,12 @@ def with_rows(tree: exp.Expr, env: Environment) -> exp.Expr:
     Raises:
         SchemaError: what is before `.*` is no table of the FROM.
     """
-    names = {one.alias_or_name.lower() for one in tree.find_all(exp.Table)}
-    if not any(_is_row(one) or one.name.lower() in names for one in tree.find_all(exp.Column)):
+    names = {one.alias_or_name.lower() for one in find_all(tree, exp.Table)}
+    if not any(_is_row(one) or one.name.lower() in names for one in find_all(tree, exp.Column)):
         return tree
     # What else has such a name comes first: a column that the query names, an element of UNNEST.
-    names -= {one.alias.lower() for one in tree.find_all(exp.Alias, exp.CTE)}
-    names -= {one.name.lower() for alias in tree.find_all(exp.TableAlias) for one in alias.columns}
+    names -= {one.alias.lower() for one in find_all(tree, exp.Alias, exp.CTE)}
+    names -= {one.name.lower() for alias in find_all(tree, exp.TableAlias) for one in alias.columns}
 
     def table_of(column: exp.Column) -> exp.Table | None:
         if _is_row(column):
@@ -62,7 +63,7 @@ def with_rows(tree: exp.Expr, env: Environment) -> exp.Expr:
         return _as_row(column, env) if not column.table and column.name.lower() in names else None
 
     tree = tree.copy()
-    for column in list(tree.find_all(exp.Column)):
+    for column in find_all(tree, exp.Column):
         if (table := table_of(column)) is None:
             continue
         members = [
@@ -83,7 +84,7 @@ def with_rows(tree: exp.Expr, env: Environment) -> exp.Expr:
 def _around(star: exp.Column) -> exp.Table:
     """The table of a `table.*`."""
     select = star.find_ancestor(exp.Select)
-    for table in () if select is None else select.find_all(exp.Table):
+    for table in () if select is None else find_all(select, exp.Table):
         if table.alias_or_name == star.table:
             return table
     raise SchemaError(f"expected a table of FROM before '.*'; found {star.table!r}")
@@ -108,10 +109,10 @@ def _as_row(column: exp.Column, env: Environment) -> exp.Table | None:
 
 def with_windows(tree: exp.Expr, env: Environment) -> tuple[exp.Expr, Environment]:
     """The query with a table's name for each window function in a FROM, and these tables."""
-    if not any(_is_windowed(table.this) for table in tree.find_all(exp.Table)):
+    if not any(_is_windowed(table.this) for table in find_all(tree, exp.Table)):
         return tree, env
     tree = tree.copy()
-    for table in list(tree.find_all(exp.Table)):
+    for table in find_all(tree, exp.Table):
         call = table.this
         if _is_windowed(call):
             name = f"{call.name.lower()} {len(env.tables)}"

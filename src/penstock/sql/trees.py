@@ -10,6 +10,7 @@ from sqlglot import exp
 from penstock.expr.dialect import Own
 from penstock.expr.duck import connection, quoted
 from penstock.expr.purity import names_aggregate
+from penstock.expr.walks import children
 
 __all__ = [
     "AsValue",
@@ -98,7 +99,7 @@ def shallow(tree: exp.Expr) -> Iterator[exp.Expr]:
         node = pending.pop()
         yield node
         if not isinstance(node, exp.Query) or (node is tree and isinstance(node, exp.Subquery)):
-            pending += reversed(list(node.iter_expressions()))
+            pending += reversed(children(node))
 
 
 def subqueries(tree: exp.Expr) -> list[exp.Expr]:
@@ -118,7 +119,7 @@ def subqueries(tree: exp.Expr) -> list[exp.Expr]:
         if holds:
             found.append(node)
             return
-        for child in node.iter_expressions():
+        for child in children(node):
             visit(child)
 
     visit(tree)
@@ -211,7 +212,7 @@ def aggregates(tree: exp.Expr) -> list[exp.Expr]:
             inside = node.this
             while isinstance(inside, _AROUND_CALLS):
                 inside = inside.this
-            for child in inside.iter_expressions():
+            for child in children(inside):
                 visit(child)
             for name, value in node.args.items():
                 if name != "this":
@@ -223,7 +224,7 @@ def aggregates(tree: exp.Expr) -> list[exp.Expr]:
         if is_aggregate(node) or (filtered and aggregates(node.this)):
             found.append(node)
             return
-        for child in node.iter_expressions():
+        for child in children(node):
             visit(child)
 
     visit(tree)

@@ -14,6 +14,7 @@ from penstock.expr.duck import connection
 from penstock.expr.expression import sql_type
 from penstock.expr.patterns import check_patterns
 from penstock.expr.purity import check_query_pure
+from penstock.expr.walks import find_all
 from penstock.flow import Flow
 from penstock.sql.places import placed as with_place
 from penstock.sql.places import unplaced, within
@@ -89,6 +90,7 @@ def _rows(
 ) -> Relation:
     """See `query_rows`; placed: whether errors know where in the text they are."""
     tree = parsed(query, dialect)
+    tree = tree if placed else unplaced(tree)
     kinds = check_supported(tree)
     check_patterns(tree)
     env = Environment(flow, NamedTables.of(tables), sizes=sizes)
@@ -114,8 +116,12 @@ def _rows(
             f"expected a query over {there}; found: {error}. A subquery in FROM sees the tables before "
             "it only behind LATERAL, as in FROM t, LATERAL (SELECT t.k + 1 AS k) AS x"
         ) from None
-    qualified = with_divisions(with_merged(qualified), schema)
-    answer = compile_tree(with_first_rows(qualified if placed else unplaced(qualified)), env)
+    qualified = with_merged(qualified)
+    if exp.Div in kinds:
+        qualified = with_divisions(qualified, schema)
+    if exp.RowNumber in kinds:
+        qualified = with_first_rows(qualified)
+    answer = compile_tree(qualified if placed else unplaced(qualified), env)
     names = labels or answer.labels
     alike = [name.lower() for name in names]
     twice = [name for i, name in enumerate(names) if name.lower() in alike[:i]]
@@ -199,7 +205,7 @@ def parsed(text: str, dialect: str = "duckdb") -> exp.Expr:
 
 def _check_tables(tree: exp.Expr, env: Environment) -> None:
     """Checks that tables are there: DuckDB would propose others for one that isn't, its own among them."""
-    found = list(tree.find_all(exp.CTE, exp.Table))
+    found = find_all(tree, exp.CTE, exp.Table)
     known = {one.alias.lower() for one in found if isinstance(one, exp.CTE)}
     for table in (one for one in found if isinstance(one, exp.Table)):
         if isinstance(table.this, exp.Identifier) and table.name.lower() not in known:

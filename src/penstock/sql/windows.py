@@ -106,8 +106,7 @@ def _by_change(
 ) -> Scope | None:
     """The rows with columns of functions of one order; None where a type is none that the engine computes."""
     text = ", ".join(_text(scope, keys, call.over) for call in calls)
-    columns = ", ".join(f"rows0.{quoted(name)}" for name in scope.rows.names)
-    typed = query_columns(f"SELECT {columns}, {text} FROM rows0", {"rows0": scope.rows.schema})
+    typed = query_columns(f"SELECT {text} FROM rows0", {"rows0": scope.rows.schema})
     scope, by = scope.computed([one.this for one in order], "order")
     arguments = list(dict.fromkeys(one.argument for one in calls if one.argument is not None))
     scope, names = scope.computed(arguments, "argument")

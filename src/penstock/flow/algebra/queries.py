@@ -42,6 +42,7 @@ def query(
     row_key: Sequence[str] = (),
     single: bool = False,
     always: bool = False,
+    like: Schema | None = None,
 ) -> Stateful:
     """What a query gives of each group, computed again where a group changes.
 
@@ -53,11 +54,12 @@ def query(
         row_key: columns of the result that identify its rows, where something does.
         single: whether it has one row at most.
         always: whether it is asked of no rows, too; there is no key then.
+        like: columns of the names and types of the result's, where it hands them on; else DuckDB is asked.
 
     Raises:
         SchemaError: DuckDB can't read it, or it depends on more than the rows.
     """
-    fixed, schema = fixed_query(text, tables_of(nodes))
+    fixed, schema = fixed_query(text, tables_of(nodes), like)
     operator = GroupQuery(
         inputs=tuple(node.schema.arrow for node in nodes),
         key_=tuple(tuple(one) for one in key),

@@ -21,6 +21,7 @@ from sqlglot import exp, parse_one
 from penstock.core.schema import Field, Schema
 from penstock.errors import SchemaError
 from penstock.expr.expression import sql_type
+from penstock.expr.walks import find_all
 from penstock.sql.places import within
 from penstock.sql.rules.names import columns_at
 from penstock.sql.scope import Environment
@@ -37,10 +38,10 @@ def with_columns(tree: exp.Expr, env: Environment) -> exp.Expr:
     Raises:
         SchemaError: a pattern is where this isn't supported, or no column is like it.
     """
-    selects = [one for one in tree.find_all(exp.Select) if any(map(_is_wide, _parts(one)))]
+    selects = [one for one in find_all(tree, exp.Select) if any(map(_is_wide, _parts(one)))]
     if selects:
         tree = tree.copy()
-        selects = [one for one in tree.find_all(exp.Select) if any(map(_is_wide, _parts(one)))]
+        selects = [one for one in find_all(tree, exp.Select) if any(map(_is_wide, _parts(one)))]
     for select in reversed(selects):  # inner ones first: those around them read their columns
         items = [made for item in select.expressions for made in _expanded(item, select, env)]
         select.set("expressions", items)
@@ -52,7 +53,7 @@ def with_columns(tree: exp.Expr, env: Environment) -> exp.Expr:
                 for made in (_expanded(one, select, env) if _patterns(one) else [one])
             ]
             where.set("this", exp.and_(*conditions, copy=False))
-    for node in tree.find_all(exp.Columns):
+    for node in find_all(tree, exp.Columns):
         if node.find_ancestor(exp.Pivot) is None:
             with within(node):
                 raise SchemaError(
@@ -75,7 +76,7 @@ def _is_wide(part: exp.Expr) -> bool:
 def _patterns(part: exp.Expr) -> list[exp.Columns]:
     """COLUMNS in an expression, but not in a subquery of it."""
     select = part.find_ancestor(exp.Select)
-    return [one for one in part.find_all(exp.Columns) if one.find_ancestor(exp.Select) is select]
+    return [one for one in find_all(part, exp.Columns) if one.find_ancestor(exp.Select) is select]
 
 
 def _is_like(item: exp.Expr) -> bool:
@@ -165,7 +166,7 @@ def by_position(tree: exp.Expr, env: Environment) -> exp.Expr:
     Raises:
         SchemaError: a side has columns that can't be determined.
     """
-    found = [one for one in tree.find_all(exp.SetOperation) if one.args.get("by_name")]
+    found = [one for one in find_all(tree, exp.SetOperation) if one.args.get("by_name")]
     for one in reversed(found):  # those inside of others first
         if not isinstance(one, exp.Union):
             raise SchemaError(f"expected BY NAME after UNION; found it after {one.key.upper()}")

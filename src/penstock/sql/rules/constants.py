@@ -9,6 +9,7 @@ from sqlglot import exp
 
 from penstock.errors import SchemaError
 from penstock.expr.duck import connection
+from penstock.expr.walks import find_all
 from penstock.flow import Flow
 from penstock.flow.algebra.queries import constant as constant_node
 from penstock.sql.places import within
@@ -45,13 +46,13 @@ def with_values(tree: exp.Expr, env: Environment) -> tuple[exp.Expr, Environment
     tree = tree.copy()
     if isinstance(tree, exp.Values):
         tree = _selected(tree)
-    for values in list(tree.find_all(exp.Values)):
+    for values in find_all(tree, exp.Values):
         if isinstance(values.parent, exp.In):
             values.parent.set("query", exp.Subquery(this=_selected(values)))
             values.parent.set("expressions", [])
         elif isinstance(values.parent, exp.Subquery | exp.Exists):
             values.replace(_selected(values))
-    for values in list(tree.find_all(exp.Values)):
+    for values in find_all(tree, exp.Values):
         alias = values.args.get("alias") or exp.TableAlias(this=exp.to_identifier("values"))
         if values.find(exp.Column, exp.Query):
             rows = exp.Subquery(this=_united(values))

@@ -8,13 +8,14 @@ from __future__ import annotations
 from sqlglot import exp
 
 from penstock.core.sketches.functions import AGGREGATES
+from penstock.expr.walks import find_all
 
 __all__ = ["with_cases"]
 
 
 def with_cases(tree: exp.Expr) -> exp.Expr:
     """The query without FILTER after aggregates of sketches."""
-    if not any(_is_of_sketches(one.this) for one in tree.find_all(exp.Filter)):
+    if not any(_is_of_sketches(one.this) for one in find_all(tree, exp.Filter)):
         return tree
 
     def changed(node: exp.Expr) -> exp.Expr:

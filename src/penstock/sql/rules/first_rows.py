@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
+from penstock.expr.walks import find_all
 from penstock.sql.trees import conjuncts, cuts
 
 __all__ = ["at_most", "with_first_rows"]
@@ -18,7 +19,7 @@ __all__ = ["at_most", "with_first_rows"]
 
 def with_first_rows(tree: exp.Expr) -> exp.Expr:
     """The query, whose names are qualified, with bounds where rows are numbered."""
-    for select in list(tree.find_all(exp.Select)):
+    for select in find_all(tree, exp.Select):
         where = select.args.get("where")
         for condition in conjuncts(None if where is None else where.this):
             column = condition.this
@@ -68,8 +69,8 @@ def _source(select: exp.Select, alias: str, tree: exp.Expr) -> exp.Select | None
             continue
         if isinstance(one, exp.Subquery):
             return _plain(one.this) if not cuts(one) else None
-        named = [cte for cte in tree.find_all(exp.CTE) if cte.alias == one.name]
-        read = [table for table in tree.find_all(exp.Table) if table.name == one.name]
+        named = [cte for cte in find_all(tree, exp.CTE) if cte.alias == one.name]
+        read = [table for table in find_all(tree, exp.Table) if table.name == one.name]
         if isinstance(one, exp.Table) and len(named) == 1 and len(read) == 1:
             return _plain(named[0].this)
     return None

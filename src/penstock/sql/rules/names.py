@@ -11,6 +11,7 @@ from penstock.core.schema import TIMESTAMP, Field, Schema
 from penstock.errors import SchemaError
 from penstock.expr.duck import stopped_at
 from penstock.expr.query import query_columns
+from penstock.expr.walks import find_all
 from penstock.sql.scope import Environment
 from penstock.sql.text.groups import ordered
 
@@ -53,7 +54,7 @@ def columns_of(text: str, named: Iterable[str], env: Environment) -> Schema:
 
 def tables_of(tree: exp.Expr) -> list[str]:
     """The names of the tables that a query reads, each once, in small letters."""
-    return list(dict.fromkeys(table.name.lower() for table in tree.find_all(exp.Table)))
+    return list(dict.fromkeys(table.name.lower() for table in find_all(tree, exp.Table)))
 
 
 def columns_at(query: exp.Expr, place: exp.Expr, env: Environment) -> Schema:
@@ -89,7 +90,7 @@ def columns_at(query: exp.Expr, place: exp.Expr, env: Environment) -> Schema:
 
 def with_merging(tree: exp.Expr) -> exp.Expr:
     """The query with a note at joins by USING: once names are qualified, these have ON instead."""
-    for join in tree.find_all(exp.Join):
+    for join in find_all(tree, exp.Join):
         if join.args.get("using") or (join.method or "").upper() == "NATURAL":
             join.meta[_MERGES] = True
     return tree
@@ -101,7 +102,7 @@ def with_merged(tree: exp.Expr) -> exp.Expr:
     After a RIGHT JOIN, a merged column is the right side's, after a FULL JOIN that of either; sqlglot takes
     the first table's, which is NULL in a row without a partner.
     """
-    for select in tree.find_all(exp.Select):
+    for select in find_all(tree, exp.Select):
         merged: dict[str, list[str]] = {}  # the tables of a column's value, by its name
         for join in select.args.get("joins") or ():
             on = join.args.get("on") if join.meta.pop(_MERGES, False) else None

@@ -21,6 +21,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 import penstock.expr.dialect  # noqa: F401 - what "duckdb" is
 from penstock.errors import SchemaError
+from penstock.expr.walks import find_all
 from penstock.sql.places import unplaced
 from penstock.sql.text.members import PATHS, with_members
 
@@ -85,7 +86,7 @@ def _made(kind: TokenType, text: str, at: Token) -> Token:
 
 def _with_calls(tree: exp.Expr) -> exp.Expr:
     """The query with calls whose first argument is in parentheses."""
-    for node in reversed(list(tree.find_all(exp.Dot, exp.Column))):  # inner ones first
+    for node in reversed(find_all(tree, exp.Dot, exp.Column)):  # inner ones first
         call = node.expression if isinstance(node, exp.Dot) else node.this
         called = call.this if isinstance(call, exp.Filter) else call
         if not isinstance(called, exp.Anonymous):
@@ -124,7 +125,7 @@ def with_divisions(tree: exp.Expr, schema: dict[str, object]) -> exp.Expr:
     Raises:
         SchemaError: the type of a side isn't known.
     """
-    divisions = [one for one in tree.find_all(exp.Div) if one.args.get("typed")]
+    divisions = [one for one in find_all(tree, exp.Div) if one.args.get("typed")]
     if not divisions:
         return tree
     annotate_types(tree, schema=schema, dialect="duckdb")

@@ -19,6 +19,7 @@ from sqlglot import exp
 from penstock.core.time import EVENT_MAX_US, INSTANT_MAX_US
 from penstock.errors import SchemaError
 from penstock.expr.duck import borrowed
+from penstock.expr.walks import find_all, nodes_of
 from penstock.flow.algebra.queries import lasting
 from penstock.flow.graph import Node, Source, ancestors
 from penstock.sql.places import within
@@ -61,10 +62,10 @@ def with_bounds(tree: exp.Expr) -> exp.Expr:
     Raises:
         SchemaError: now() stands elsewhere, or in a condition that can't be brought into this form.
     """
-    if not any(map(_reads_clock, tree.walk())):
+    if not any(map(_reads_clock, nodes_of(tree))):
         return tree
     tree = tree.copy()
-    for select in list(tree.find_all(exp.Select)):
+    for select in find_all(tree, exp.Select):
         for name in CLAUSES:
             clause = select.args.get(name)
             if clause is not None and _has_now(clause.this):
@@ -73,7 +74,7 @@ def with_bounds(tree: exp.Expr) -> exp.Expr:
             on = join.args.get("on")
             if on is not None and _has_now(on):
                 join.set("on", _bounded(on))
-    odd = next(filter(_reads_clock, without_bounds(tree).walk()), None)
+    odd = next(filter(_reads_clock, nodes_of(without_bounds(tree))), None)
     if odd is not None:
         name = "now" if _is_now(odd) else odd.sql(dialect="duckdb").lower()
         error = SchemaError(
@@ -88,7 +89,7 @@ def with_bounds(tree: exp.Expr) -> exp.Expr:
 
 def without_bounds(tree: exp.Expr) -> exp.Expr:
     """The query without its conditions on now()."""
-    if not any(map(is_temporal, tree.walk())):
+    if not any(map(is_temporal, nodes_of(tree))):
         return tree
     return tree.transform(lambda node: exp.true() if is_temporal(node) else node)
 
@@ -162,15 +163,15 @@ def _closed(tree: exp.Expr) -> exp.Expr:
 
 def _is_long(tree: exp.Expr) -> bool:
     """Whether an interval in it is of months, or may be."""
-    for cast in tree.find_all(exp.Cast):
+    for cast in find_all(tree, exp.Cast):
         if cast.is_type(exp.DataType.Type.INTERVAL) and (
             not isinstance(cast.this, exp.Literal) or _has_months(cast.this.this)
         ):
             return True
-    intervals = list(tree.find_all(exp.Interval))
+    intervals = find_all(tree, exp.Interval)
     if any(one.args.get("unit") is None and _has_months(one.name) for one in intervals):
         return True
-    names = [one.name.upper() for one in tree.find_all(exp.Anonymous)]
+    names = [one.name.upper() for one in find_all(tree, exp.Anonymous)]
     texts = [one.sql(dialect="duckdb").upper() for one in intervals] + names
     return "AGE" in names or any(unit in text for text in texts for unit in LONG_UNITS)
 

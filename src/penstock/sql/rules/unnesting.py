@@ -20,6 +20,7 @@ from sqlglot import exp, parse_one
 
 from penstock.core.names import known_names
 from penstock.errors import SchemaError
+from penstock.expr.walks import find_all
 from penstock.flow.algebra.rows import unnest
 from penstock.sql.relation import quoted
 from penstock.sql.scope import Scope
@@ -40,12 +41,12 @@ _EACH: Final = (
 
 def with_series(tree: exp.Expr) -> exp.Expr:
     """The query with UNNEST of arrays for `generate_series` and `range` in FROM, and where they make rows."""
-    for rows in list(tree.find_all(exp.ExplodingGenerateSeries)):
+    for rows in find_all(tree, exp.ExplodingGenerateSeries):
         above, array = rows.parent, exp.GenerateSeries(**rows.args)
         rows.replace(array)
         if not isinstance(above, exp.Table | exp.Explode | exp.Unnest):
             array.replace(exp.Explode(this=array.copy()))
-    for series in list(tree.find_all(exp.GenerateSeries)):
+    for series in find_all(tree, exp.GenerateSeries):
         table = series.parent
         if not isinstance(table, exp.Table):
             continue
@@ -66,7 +67,7 @@ def with_json_each(tree: exp.Expr) -> exp.Expr:
     Raises:
         SchemaError: its columns are given other names.
     """
-    for call in list(tree.find_all(exp.Anonymous)):
+    for call in find_all(tree, exp.Anonymous):
         table = call.parent
         if call.name.lower() != "json_each" or not isinstance(table, exp.Table | exp.Lateral):
             continue

@@ -7,6 +7,7 @@ from typing import Final
 from sqlglot import exp
 
 from penstock.errors import SchemaError
+from penstock.expr.walks import nodes_of
 from penstock.sql.places import within
 
 __all__ = ["check_supported"]
@@ -28,7 +29,7 @@ def check_supported(tree: exp.Expr) -> frozenset[type[exp.Expr]]:
         SchemaError: it has; the message says what to write instead.
     """
     kinds: set[type[exp.Expr]] = set()
-    for node in tree.walk():
+    for node in nodes_of(tree):
         kinds.add(type(node))
         reason = _odd(node) if isinstance(node, LOOKED_AT) else None
         if reason is not None:
