@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias, get_args
 from penstock.errors import FlowError
 from penstock.flow.algebra.joins import as_of as joined_as_of
 from penstock.flow.algebra.joins import latest
-from penstock.flow.graph import Node, RowStep, Stateful, retracts
+from penstock.flow.graph import Node, RowStep, Stateful, handed_on, retracts
 from penstock.flow.joins import On, check_how, check_names_differ, check_on
 from penstock.ops import Upserts
 from penstock.ops.joins.enriched import HowEnriched
@@ -67,7 +67,7 @@ def key_of(table: Node, use: str, instead: str) -> tuple[str, ...]:
             return keys
         case RowStep(operator=Select(columns=columns)):
             keys = key_of(table.parent, use, instead)
-            kept = {name for name, e in columns if e.text in {name, f'"{name}"'}}
+            kept = {name for name, e in columns if handed_on(e) == name}
             if not kept.issuperset(keys):
                 raise FlowError(
                     f"expected the table's key ({', '.join(keys)}) to stay as it is in select(…) before a "

@@ -53,6 +53,7 @@ __all__ = [
     "candidate_keys",
     "columns_read",
     "function_of",
+    "handed_on",
     "is_one_row",
     "keys_of",
     "may_be_late",
@@ -456,7 +457,7 @@ def candidate_keys(node: Node) -> list[Key]:
         case RowStep(operator=Select(columns=columns)):
             named: dict[str, set[str]] = {}
             for name, expression in columns:
-                named.setdefault(_column(expression.text), set()).add(name)
+                named.setdefault(handed_on(expression), set()).add(name)
             keys = [
                 tuple(frozenset(n for one in names for n in named.get(one, ())) for names in key)
                 for key in candidate_keys(node.parent)
@@ -473,8 +474,9 @@ def _is_single(node: Stateful) -> bool:
     return node.single or isinstance(node.operator, WindowedAggregate)
 
 
-def _column(text: str) -> str:
-    """The column that an expression is, if it is one."""
+def handed_on(expression: Expression) -> str:
+    """The column that an expression is, if it is one: others are no column's name."""
+    text = expression.text
     return text[1:-1].replace('""', '"') if text.startswith('"') else text
 
 

@@ -9,11 +9,11 @@ from sqlglot import exp
 from penstock.errors import SchemaError
 from penstock.expr.walks import find_all
 from penstock.flow import hopping, session, sliding, tumbling
+from penstock.flow.algebra.clocks import event_time_column, event_times, is_read
 from penstock.flow.graph import timed
 from penstock.flow.rolling import RowWindow
 from penstock.ops import Window
 from penstock.sql.places import within
-from penstock.sql.rules.intervals import event_time_column, event_times, is_read
 from penstock.sql.scope import Environment, Named, Windows
 
 __all__ = ["with_named_columns", "with_rows", "with_windows"]

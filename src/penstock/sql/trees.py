@@ -128,12 +128,14 @@ def subqueries(tree: exp.Expr) -> list[exp.Expr]:
 
 def own_columns(tree: exp.Expr) -> list[exp.Column]:
     """All columns of an expression, and of the subqueries in it those that aren't these subqueries' own."""
-    found = [node for node in shallow(tree) if isinstance(node, exp.Column)]
+    found: list[exp.Column] = []
+    inner: list[exp.Column] = []
     for node in shallow(tree):
-        if isinstance(node, exp.Query):
-            inner = node.this if isinstance(node, exp.Subquery) else node
-            found += free(inner)
-    return found
+        if isinstance(node, exp.Column):
+            found.append(node)
+        elif isinstance(node, exp.Query):
+            inner += free(node.this if isinstance(node, exp.Subquery) else node)
+    return found + inner
 
 
 def aliases_of(select: exp.Select) -> set[str]:
