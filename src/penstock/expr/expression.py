@@ -214,7 +214,9 @@ def _compiled(text: str, schema: Schema) -> Expression:
     if found is None:  # a tree has functions of a closed list
         check_pure(connection(), sql, text, schema)
         check_patterns(tree)
-    type_ = _type_of(sql, text, schema)
+    # A tree that is true or false is a comparison, or made of some, whatever types it compares.
+    is_condition = found is not None and found.type == pa.bool_()
+    type_ = pa.bool_() if is_condition else _type_of(sql, text, schema)
     check_casts(tree, text, schema)
     if found is not None and found.type != type_:
         found = None  # DuckDB knows better what this is
