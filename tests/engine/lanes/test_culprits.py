@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -140,6 +141,47 @@ def test_a_function_that_raises_for_a_row_does_not_stop_the_pipeline(kind: str) 
         "boom": 3,
         "last": 1,
     }
+
+
+def restless(rows: pa.Table, state: pa.Table, until: Any) -> tuple[pa.Table, pa.Table]:
+    """Counts rows; of `stuck` it leaves the timer where it is, of `raises` it fails when it is woken."""
+    given = rows.column("user").to_pylist()
+    kept = dict(zip(state.column("user").to_pylist(), state.column("n").to_pylist(), strict=True))
+    if not given and "raises" in kept:
+        raise KeyError("boom")
+    users = sorted({*kept, *given})
+    at = rows.schema.field("at").type
+    first = pa.scalar(0, pa.int64()).cast(at)
+    wakes = [first if user in ("stuck", "raises") else None for user in users]
+    numbers = [kept.get(user, 0) + given.count(user) for user in users]
+    made = pa.table({"user": users, "n": numbers, "wake": pa.array(wakes, at)})
+    return rows.select(["user", "at"]), made
+
+
+@pytest.mark.parametrize(
+    ("user", "reason"), [("stuck", "to move 'wake' on"), ("raises", "KeyError: 'boom'")]
+)
+def test_a_timer_that_fails_does_not_stop_the_pipeline(user: str, reason: str) -> None:
+    """The key's state is a dead letter, once, and stays; it is woken no more until it asks for it again."""
+    app = ps.App("culprits")
+    rows = app.stream(
+        "t", "user STRING, at TIMESTAMP", time=ps.event_time("at", lateness="0 seconds")
+    )
+    how = {"state": "n BIGINT, wake TIMESTAMP", "wake": "wake"}
+    made = rows.process(restless, per="user", schema="user STRING, at TIMESTAMP", time="at", **how)
+    made.to("out")
+    run = ps.testing.run(app)
+    for minute, name in enumerate(["fine", user, "fine", "last"]):
+        run.send("t", user=name, at=f"12:{minute:02d}:00")
+        run.settle()
+    assert [orjson.loads(one.value)["user"] for one in run.topic("out")] == ["fine", user, "fine"]
+    [letter] = run.dead_letters()
+    assert reason in letter.headers["penstock.reason"]
+    assert orjson.loads(letter.value)["user"] == user
+    run.send("t", user=user, at="12:10:00")
+    run.send("t", user="last", at="12:20:00")
+    run.settle()
+    assert len(run.dead_letters()) == 2, "it failed again, as it asked again to be woken"
 
 
 def test_a_program_may_want_to_stop() -> None:

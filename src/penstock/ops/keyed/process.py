@@ -314,10 +314,22 @@ class Process(Stream):
             again = pc.is_valid(woken).to_numpy(zero_copy_only=False)
             again &= vectors.raw(woken) < until_us
             touched = self._keys_of([new.filter(pa.array(again))])
-        raise FlowError(
+        text = (
             f"expected {self.name} to move {self.wake!r} on when it is woken; found it before "
             f"{instant_text(until_us)} after {ROUNDS_MAX} calls. Set it to a later time, or to NULL"
         )
+        if failures is None:
+            raise FlowError(text)
+        # What the calls gave stays. The timers go, or they would be due again in each batch.
+        awake = self._within(new, touched)
+        failures.refused.append(self._refused(given, awake, text))
+        return outs, self._state.sum([moved, negated(awake), self._unwoken(awake)])
+
+    def _refused(self, given: pa.RecordBatch, state: pa.RecordBatch, reason: str) -> Refused:
+        """The rows for which the function failed; the state of keys that were only woken."""
+        if len(given):
+            return Refused(pa.Table.from_batches([given.select(self.input.names)]), reason)
+        return Refused(pa.Table.from_batches([self._state.rows(state)]), reason, key=self.per)
 
     def _made(
         self,
@@ -351,8 +363,7 @@ class Process(Stream):
                 return made
         for index, one in culprits(np.arange(len(touched)), error, failure_of, failures.calls):
             here, kept, _ = part(index)
-            rows = pa.Table.from_batches([here.select(self.input.names)])
-            failures.refused.append(Refused(rows, str(one)))
+            failures.refused.append(self._refused(here, kept, str(one)))
             made.append((self.output.empty_table(), self._unwoken(kept)))
         return made
 
