@@ -25,6 +25,7 @@ from penstock.engine.runtime import find_upgrade
 from penstock.engine.savepoints import check_savepoint, create_savepoint, find_savepoint, go_back
 from penstock.engine.store import Store
 from penstock.flow import Flow
+from penstock.serve.answers import Once
 from penstock.serve.views import Snapshot
 from penstock.state.files import LocalStateFiles
 from penstock.testing import MemoryLog, Record, Run, _declared, _nothing_to_execute
@@ -181,6 +182,7 @@ class Stored(Run):
         self.store = Store(LocalStateFiles(folder))
         self.execute_backfill = _nothing_to_execute
         self._sources = _declared(self._graph)
+        self._report = Once()
         upgrade = self.begin(flow) if recomputes else None
         while upgrade is not None and not upgrade.done:
             upgrade.step(self.execute_backfill)
