@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.engine.record.samples import plan, version
@@ -12,7 +13,7 @@ from penstock.app import App  # now: its default is a name that a test changes
 from penstock.engine import store as module
 from penstock.engine.driver import Driver
 from penstock.engine.record.plan import Split
-from penstock.engine.record.version import Counts, Version
+from penstock.engine.record.version import Counts
 from penstock.engine.runtime import assemble
 from penstock.engine.store import Store
 from penstock.engine.upkeep.keeper import VACUUM_EVERY, Keeper
@@ -127,12 +128,12 @@ def test_an_app_says_how_many_versions_are_kept() -> None:
 
 def test_many_versions_that_are_kept_are_seldom_read() -> None:
     """A vacuum reads all that are kept; with every 16th version it would read 50 for each batch."""
-    read = []
+    read: list[str] = []
 
     class Counting(Store):
-        def version(self, number: int) -> Version:
-            read.append(number)
-            return super().version(number)
+        def _read(self, path: str) -> Any:
+            read.append(path)
+            return super()._read(path)
 
     store = Counting(MemoryStateFiles())
     keeper = Keeper(store)

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -30,7 +29,7 @@ import orjson
 
 from penstock.engine.record.plan import Plan, Switch, plan_from_json
 from penstock.engine.record.values import Json
-from penstock.engine.record.version import Version
+from penstock.engine.record.version import Version, states_in
 from penstock.errors import CorruptError, FencedError
 from penstock.state.files import ArrowStateFiles, LocalStateFiles, StateFiles
 from penstock.state.garbage import live, vacuum
@@ -154,11 +153,12 @@ class Store:
             relaxed: not to wait for the disk; `settle` does, later. Needs `can_relax`.
         """
         path, files = f"{self.folder}versions/{version.number:020d}.json", self.files
-        run = None
+        content = version.to_json()
+        content.pop("run", None)
         if relaxed:
             assert isinstance(files, LocalStateFiles)
-            files, run = files.relaxed(), files.run
-        return files.create(path, sealed(replace(version, run=run).to_json()))
+            files, content["run"] = files.relaxed(), files.run
+        return files.create(path, sealed(content))
 
     @property
     def can_relax(self) -> bool:
@@ -327,14 +327,16 @@ class Store:
 
     def states_kept(self, newest: int) -> list[Json]:
         """The operators' states in the versions that a vacuum after `newest` keeps, and in savepoints."""
-        versions = []
+        found: list[Json] = []
         for number in self.kept(newest):
+            path = f"versions/{number:020d}.json"
             with contextlib.suppress(CorruptError, FileNotFoundError):  # it can't be read
-                versions.append(self.version(number))
+                found += _typed(states_in, self._read(path), self.folder + path)
         for name in self.pins():
+            path = f"savepoints/{name}.json"
             with contextlib.suppress(FileNotFoundError):  # it is being dropped
-                versions.append(self.pinned(name)[0])
-        return [state for version in versions for state in version.states()]
+                found += _typed(states_in, self._read(path)["content"], self.folder + path)
+        return found
 
     def _numbers(self, folder: str) -> list[int]:
         names = (path.rsplit("/", 1)[-1] for path in self.files.list(self.folder + folder))

@@ -9,6 +9,7 @@ changed: a version may be read by other threads, and shares with the one before 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +24,7 @@ from penstock.errors import PenstockError, SetupError
 if TYPE_CHECKING:  # a version is read without the graph, and what that imports
     from penstock.flow.graph import Source
 
-__all__ = ["Counts", "OperatorEntry", "TimeEntry", "Version", "ViewEntry"]
+__all__ = ["Counts", "OperatorEntry", "TimeEntry", "Version", "ViewEntry", "states_in"]
 
 FORMAT: Final = 1
 """Of a version, in its JSON. It changes only if readers of this release would misread what is written."""
@@ -47,6 +48,11 @@ class OperatorEntry:
     cut: str | None
     traces: Mapping[int, Json]
     begins: Offsets = field(default_factory=dict)
+
+    def with_traces(self, traces: Mapping[int, Json]) -> OperatorEntry:
+        """The operator with the state that a batch comes to, on some shards."""
+        made = {**self.traces, **traces}
+        return OperatorEntry(self.spec, self.name, self.cut, made, self.begins)
 
     def to_json(self) -> Json:
         """The entry as what `orjson` writes."""
@@ -131,13 +137,14 @@ class Counts:
         """The counts after a batch."""
         found = self
         for report in reports:
+            rows, late, lost = Counter[str](), Counter[str](), Counter[str]()
             for split in report.sources:
-                topic = split.topic
-                found = found.adding(
-                    Counts({topic: split.rows}, {}, {topic: split.late}, {topic: split.lost})
-                )
-            handed_on = Counts(dead=report.dead, late=report.passed_late, late_by_view=report.late)
-            found = found.adding(handed_on)
+                rows[split.topic] += split.rows
+                late[split.topic] += split.late
+                lost[split.topic] += split.lost
+            for view, count in report.passed_late.items():
+                late[view] += count
+            found = found.adding(Counts(rows, report.dead, late, lost, report.late))
         return found
 
     def adding(
@@ -262,9 +269,7 @@ class Version:
             for name, sequences in report.writers.items():
                 writers[name] = writers[name].after(sequences)
         operators = {
-            identity: replace(entry, traces={**entry.traces, **traces[identity]})
-            if identity in traces
-            else entry
+            identity: entry.with_traces(traces[identity]) if identity in traces else entry
             for identity, entry in self.operators.items()
         }
         sources = tuple(sources)
@@ -323,11 +328,9 @@ class Version:
 
     def to_json(self) -> Json:
         """The version as what `orjson` writes; maps by partition have numbers as keys."""
-        found = {one.name: getattr(self, one.name) for one in fields(self)}
-        number = found.pop("number")
+        found = {name: value for name, value in vars(self).items() if value is not None}
         found["operators"] = {name: one.to_json() for name, one in self.operators.items()}
-        content: Json = {"format": FORMAT, "version": number}
-        return content | {name: value for name, value in found.items() if value is not None}
+        return {"format": FORMAT, "version": found.pop("number"), **found}
 
     @staticmethod
     def from_json(content: Json) -> Version:
@@ -370,6 +373,12 @@ class Version:
             counts=Counts(**content["counts"]),
             pending=known(content.get("pending"), Begun.from_json),
         )
+
+
+def states_in(content: Json) -> list[Json]:
+    """What operators say about their states, of a version's JSON: of many versions, read faster alone."""
+    entries = content["operators"].values()
+    return [state for entry in entries for state in entry["traces"].values()]
 
 
 _PLAIN: Final = (
