@@ -458,9 +458,7 @@ class _Select:
         if distinct is not None and not distinct.args.get("on"):
             rows = wide.rows.only([*self.carried, *made]).distinct()
             named = {key: c for key, c in wide.names.items() if c in rows.names}
-            for tree, name in zip(
-                trees, names, strict=True
-            ):  # a column that has another name there
+            for tree, name in zip(trees, names, strict=True):  # it has another name there
                 if isinstance(tree, exp.Column):
                     named.setdefault(name_of(tree), f"{name} result")
             wide = Scope(rows, named)
