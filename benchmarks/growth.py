@@ -37,7 +37,7 @@ from penstock.ops import (
 )
 from penstock.ops.joins.interval_join import IntervalJoin
 from penstock.ops.joins.table_join import TableJoin
-from penstock.ops.joins.temporal import TemporalJoin
+from penstock.ops.joins.temporal_join import TemporalJoin
 from penstock.ops.keyed.top import Top
 from penstock.state import MemoryStateFiles, vacuum
 

@@ -91,7 +91,7 @@ def penstock(table: pa.Table, directory: str) -> tuple[pa.Table, list[float], in
         assert step.closed is not None
         closed += len(step.closed)
         vacuum(files, "s", [state.describe()], version)
-    return pa.Table.from_batches(list(op.scan(state)), op.schema), seconds, closed
+    return pa.Table.from_batches(list(op.scan(state)), op.traits.schema), seconds, closed
 
 
 QUERY = f"""

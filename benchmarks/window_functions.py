@@ -25,7 +25,7 @@ from penstock.core.schema import Schema
 from penstock.ops import NO_TIME, Context
 from penstock.ops.keyed.query import GroupQuery
 from penstock.ops.over.functions import Frame, Function
-from penstock.ops.over.operator import Ordered, WindowFunctions
+from penstock.ops.over.window_functions import Ordered, WindowFunctions
 from penstock.state import MemoryStateFiles, vacuum
 
 SIZES: Final = (100, 1_000, 10_000, 100_000)

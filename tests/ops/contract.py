@@ -25,8 +25,8 @@ from penstock.core.delta import TIME, WATERMARK, WEIGHT, followed
 from penstock.core.keys import shards_of
 from penstock.core.vectors import packed
 from penstock.ops import NO_TIME, Context, operator_from_spec
-from penstock.ops.kept import Shared
 from penstock.ops.recut import recut
+from penstock.ops.state import Shared
 from penstock.state import MemoryStateFiles, vacuum
 from penstock.state.layout import hashes
 from penstock.state.runs import Writer
@@ -106,7 +106,7 @@ class Contract:
         spec = json.loads(json.dumps(operator.to_spec()))
         self.operator = operator_from_spec(spec)
         assert self.operator.to_spec() == operator.to_spec()
-        self.operator = self.operator.emitting(changes=True, closed=operator.closes)
+        self.operator = self.operator.emitting(changes=True, closed=operator.traits.closes)
         self.chance = chance or random.Random(0)
         self.timed = timed
         self.files = MemoryStateFiles()
@@ -139,7 +139,7 @@ class Contract:
                 self.changes.update(counted(followed(two.changes), timed=self.timed))
             if two.closed is not None:
                 self.closed.update(counted(two.closed, timed=self.timed))
-            two.state.check()
+            self.operator.check(two.state)
             states.append(two.state)
         self.states = states
         if self.is_cut and self.chance.random() < RECUT:
@@ -153,7 +153,7 @@ class Contract:
         """What a port arranges depends on its rows alone, and may be made by another operator."""
         ports = range(len(blobs))
         for port in ports:
-            forms = self.operator.arranges(port)
+            forms = self.operator.traits.ports[port].arranges
             if not forms:
                 continue
             lone = [blobs[p] if p == port else [] for p in ports]
@@ -169,7 +169,7 @@ class Contract:
         """Goes on with another number of shards, as a pipeline that is scaled does."""
         for shard, state in enumerate(self.states):
             for name, trace in state.traces.items():
-                if name in self.operator.everywhere:
+                if name in self.operator.traits.everywhere:
                     continue
                 for rows in trace.scan():
                     there = shards_of(hashes(rows), len(self.states))
@@ -182,7 +182,7 @@ class Contract:
         found = recut(self.operator, self.files, described, shards, writer)
         self.states = [self.operator.open(self.files, one) for one in found]
         for state in self.states:
-            state.check()
+            self.operator.check(state)
 
     def total(self) -> Counter[Any]:
         """All changes, added up."""
@@ -195,7 +195,7 @@ class Contract:
         for state in self.states:
             again = self.operator.open(self.files, json.loads(json.dumps(state.describe())))
             for batch in self.operator.scan(again):
-                assert batch.schema == self.operator.schema
+                assert batch.schema == self.operator.traits.schema
                 found.update(counted(batch))
         return found
 
@@ -212,7 +212,7 @@ class Contract:
                     if prepared.late is not None:
                         self.late[port] += [start + int(i) for i in prepared.late]
                     parts.append(prepared.parcel)
-                cut = self.operator.combine(port, parts).cut(len(self.states))
+                cut = self.operator.traits.ports[port].parcels.combine(parts).cut(len(self.states))
                 for shard, piece in enumerate(cut):
                     if piece.rows:
                         arrived[shard][port].append(piece.to_bytes())
@@ -237,7 +237,8 @@ class Contract:
         shared: Iterable[str] = (),
     ) -> Any:
         inputs = [
-            [self.operator.parse(port, blob) for blob in some] for port, some in enumerate(blobs)
+            [port.parcels.parse(blob) for blob in some]
+            for port, some in zip(self.operator.traits.ports, blobs, strict=True)
         ]
         opened = self.operator.open(self.files, json.loads(json.dumps(state.describe())))
         made = {name: Shared() for name in shared}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.ops.over import operator as over
+from penstock.ops.over import window_functions as over
 from penstock.state import ordered, trace
 
 __all__ = ["count_reads"]

@@ -130,7 +130,7 @@ class Pipeline:
     """One operator on some shards, run as an engine would: partials, cut, blobs, step, reopen."""
 
     def __init__(self, spec, shards=1, hash_=None):
-        spec = json.loads(json.dumps(spec.to_spec()))
+        spec = json.loads(json.dumps(WindowedAggregate(spec).to_spec()))
         self.op = WindowedAggregate.from_spec(spec)
         if hash_ is not None:
             self.op = WindowedAggregate(self.op.spec, hash=hash_)
@@ -144,7 +144,7 @@ class Pipeline:
         shards = [[] for _ in self.states]
         for part in parts:
             for shard, piece in zip(shards, part.cut(len(shards)), strict=True):
-                shard.append(self.op.parse(0, piece.to_bytes()))
+                shard.append(self.op.traits.ports[0].parcels.parse(piece.to_bytes()))
         again = []
         for i, (state, mine) in enumerate(zip(self.states, shards, strict=True)):
             steps = [
@@ -457,7 +457,11 @@ def test_many_chunks_of_one_batch_combine_before_a_step():
     parts = [op.partials(table) for table in tables]
     files = MemoryStateFiles()
     one = op.step(op.empty(files), [parts], Context(files, "one", 0, (NO_TIME,)))
-    two = op.step(op.empty(files), [[op.combine(0, parts)]], Context(files, "two", 0, (NO_TIME,)))
+    two = op.step(
+        op.empty(files),
+        [[op.traits.ports[0].parcels.combine(parts)]],
+        Context(files, "two", 0, (NO_TIME,)),
+    )
     assert op.read(one.state).equals(op.read(two.state))
     assert one.changes.equals(two.changes)
     assert op.step(one.state, [[]], Context(files, "one", 1, (NO_TIME,))).changes.num_rows == 0

@@ -427,7 +427,7 @@ def test_nothing_of_a_row_that_was_taken_back_is_read() -> None:
     for s, weight in (("x", 2), ("y", 1), ("x", -1), ("x", -1)):
         run.step([delta(INPUT, [("a", 1, None, s)], weights=[weight])])
     assert run.view() == Counter([(1,)])
-    assert WEIGHT not in run.operator.schema.names
+    assert WEIGHT not in run.operator.traits.schema.names
     assert counted(pa.table({"d": [1]})) == run.total()
 
 

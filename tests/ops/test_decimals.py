@@ -110,7 +110,7 @@ def test_a_sum_has_the_columns_places(type_: pa.DataType) -> None:
     """As in SQL: 38 digits, as many after the point."""
     spec = AggregateSpec((), Window("none"), (Aggregate("t", "sum", Column("x", type_)),), None)
     operator = WindowedAggregate(spec)
-    assert operator.schema.field("t").type == pa.decimal128(38, 2)
+    assert operator.traits.schema.field("t").type == pa.decimal128(38, 2)
     run = Contract(operator)
     cents = [Decimal("0.10")] * 3 + [Decimal("-0.31")]
     run.step([pa.table({"x": pa.array(cents, type_)})])

@@ -222,7 +222,7 @@ class _StateExam:
             for shard, described in operator.traces.items():
                 try:
                     found = operator_from_spec(operator.spec)
-                    found.open(self.files, described).check()
+                    found.check(found.open(self.files, described))
                 except Exception as error:  # noqa: BLE001 - any content at all
                     if self.files.exists(_path("versions", self.newest)):
                         text = f"expected the invariants of operator {name}, shard {shard}; found "

@@ -11,11 +11,10 @@ for each zone and 64 years; all else is vectors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -56,21 +55,6 @@ class Calendar:
     days: int = 0
     offset_months: int = 0
     offset_us: int = 0
-
-    @staticmethod
-    def from_spec(spec: Mapping[str, Any]) -> Calendar:
-        """Reads what `to_spec` gave."""
-        return Calendar(**spec)
-
-    def to_spec(self) -> dict[str, Any]:
-        """The same as JSON."""
-        return {
-            "zone": self.zone,
-            "months": self.months,
-            "days": self.days,
-            "offset_months": self.offset_months,
-            "offset_us": self.offset_us,
-        }
 
     @property
     def step_us(self) -> int:

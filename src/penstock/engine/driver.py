@@ -435,7 +435,7 @@ class Driver:
             placed.operator.wakes(
                 before.get(name, [NO_TIME] * len(frontiers[name])), frontiers[name]
             )
-            or (placed.operator.always and name not in before)
+            or (placed.traits.always and name not in before)
             for name, placed in self.physical.placed.items()
         )
 

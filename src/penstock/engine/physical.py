@@ -32,7 +32,7 @@ from penstock.flow.graph import (
     needed,
     origins,
 )
-from penstock.ops import NO_TIME, Operator
+from penstock.ops import NO_TIME, Operator, Traits
 from penstock.ops.rows import Explanations, MapBatches, Refused, Select, Unnest, Where
 
 __all__ = ["Physical", "Placed", "Reader", "compile_graph"]
@@ -64,6 +64,11 @@ class Placed:
     topic: str | None
     names: tuple[str, ...]
     hashed_by: tuple[str, ...] | None = None
+
+    @property
+    def traits(self) -> Traits:
+        """What the operator is."""
+        return self.operator.traits
 
     @property
     def is_hashed(self) -> bool:
@@ -153,7 +158,7 @@ class Physical:
         return [
             p
             for p in self.placed.values()
-            if p.operator.passes_late
+            if p.traits.passes_late
             or any(
                 isinstance(reader.node, RowStep | Union)
                 for origin in (p.node, Closed(p.node))
@@ -231,7 +236,7 @@ class Physical:
                     promised[node.identity] = watermarks_us.get(topic, NO_TIME)
                 case Stateful():
                     found[node.identity] = list(above)
-                    step_us = node.operator.clock_us
+                    step_us = node.operator.traits.clock_us
                     if step_us:
                         seen_us = before_us.get(node.identity, (NO_TIME,))[-1]
                         found[node.identity].append(max(wall_us // step_us * step_us, seen_us))
@@ -280,15 +285,16 @@ def compile_graph(
     names = _names(graph)
     for node in graph.stateful():
         above = [_place(o, places, partitions, unkeyed) for i in node.inputs for o in origins(i)]
-        fused = len(above) == 1 and above[0].holds(node) and not node.operator.always
-        by = node.operator.placed_by
-        keyed = any(node.operator.key(port) for port in range(len(node.inputs)))
+        traits = node.operator.traits
+        fused = len(above) == 1 and above[0].holds(node) and not traits.always
+        by = traits.placed
+        keyed = any(port.key for port in traits.ports)
         exchanged = shards if keyed else 1  # without a key, all rows go to one
         place = _Place(
             1 + max((p.level for p in above), default=0), exchanged, frozenset(by), tuple(by)
         )
         if fused:
-            kept = above[0].columns <= set(node.operator.placed_by)
+            kept = above[0].columns <= set(by)
             place = replace(above[0], columns=above[0].columns if kept else frozenset())
         places[node.identity] = place
         placed[node.identity] = Placed(
@@ -315,8 +321,9 @@ def _alike(placed: Iterable[Placed]) -> dict[str, dict[str, tuple[tuple[str, str
     found: dict[object, list[tuple[str, str]]] = {}
     for one in placed:
         for port, above in enumerate(one.node.inputs):
-            place = above.identity, one.cut, one.hashed_by, one.operator.key(port)
-            for name, form in one.operator.arranges(port).items():
+            taken = one.traits.ports[port]
+            place = above.identity, one.cut, one.hashed_by, taken.key
+            for name, form in taken.arranges.items():
                 found.setdefault((*place, form), []).append((one.id, name))
     alike: dict[str, dict[str, tuple[tuple[str, str], ...]]] = {}
     for group in found.values():
@@ -339,7 +346,7 @@ class _Place:
         """Whether all rows of one key of the only input are on one shard already."""
         if self.shards == 1:
             return True
-        key, columns = set(node.operator.key(0)), self.columns
+        key, columns = set(node.operator.traits.ports[0].key), self.columns
         return bool(columns) and columns <= key and _unchanged(node.inputs[0], columns)
 
 
@@ -367,7 +374,7 @@ def _awaited(node: Node) -> set[str]:
     match node:
         case Source(topic=topic):
             return {topic}
-        case Stateful(operator=operator) if operator.timed:
+        case Stateful(operator=operator) if operator.traits.timed:
             ports = range(len(node.inputs))
             # A port counts if nothing is promised where it promises nothing.
             above = [

@@ -194,9 +194,8 @@ class LaneBatch:
         arrived = self.waiting.pop((placed.id, shard), [])
         for one in sorted(arrived, key=lambda handed: handed.origin):
             made_here = not isinstance(one.content, bytes | memoryview)
-            inputs[one.port].append(
-                one.content if made_here else placed.operator.parse(one.port, one.content)
-            )
+            parcels = placed.traits.ports[one.port].parcels
+            inputs[one.port].append(one.content if made_here else parcels.parse(one.content))
         return inputs
 
     def take_parcels(self) -> list[Parcel]:
@@ -379,7 +378,8 @@ class LaneBatch:
         if not parts:
             return
         started = time.perf_counter()
-        for shard, part in enumerate(to.operator.combine(port, parts).cut(to.shards)):
+        whole = to.traits.ports[port].parcels.combine(parts)
+        for shard, part in enumerate(whole.cut(to.shards)):
             if part.rows:
                 handed = Handed(to.id, port, shard, origin, part)
                 self.parcels.append((shard % self.lanes, handed, part.to_bytes))
@@ -437,10 +437,10 @@ class LaneBatch:
 
     def _rests(self, placed: Placed) -> bool:
         """Whether time means nothing to an operator, so that without rows there is nothing to do."""
-        operator, now_us = placed.operator, self.plan.frontier_us[placed.id]
-        if operator.timed or operator.clock_us or operator.always:
+        traits, now_us = placed.traits, self.plan.frontier_us[placed.id]
+        if traits.timed or traits.clock_us or traits.always:
             return False
-        return not operator.wakes([NO_TIME] * len(now_us), now_us)
+        return not placed.operator.wakes([NO_TIME] * len(now_us), now_us)
 
     def _feed(self, placed: Placed, origin: Origin, tables: Iterable[pa.Table], shard: int) -> int:
         """Hands what an operator gave to all that reads it; how many rows it was."""
@@ -452,7 +452,7 @@ class LaneBatch:
             if not rows.num_rows:
                 continue
             count += rows.num_rows
-            if placed.operator.passes_late:  # numbers, by which they are found where they are late
+            if placed.traits.passes_late:  # numbers, by which they are found where they are late
                 numbers = vectors.from_int64(np.arange(rows.num_rows))
                 rows = rows.append_column(OFFSET, numbers)  # noqa: PLW2901
             reasons, refused = Reasons(), list[Blamed]()

@@ -311,7 +311,7 @@ def _view_entry(node: Any) -> ViewEntry:
                 steps[-1] |= {"types": types} if types else {}
         node = node.parent
     assert isinstance(node, Stateful)
-    keys = [key for key in node.operator.keys if key in columns]
+    keys = [key for key in node.operator.traits.keys if key in columns]
     identified = key if set(key) <= set(columns) else []
     return ViewEntry(node.identity, steps[::-1], columns, keys, identified)
 

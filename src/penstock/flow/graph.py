@@ -30,9 +30,8 @@ from penstock.flow.times import EventTime
 from penstock.formats.changelog import ChangelogFormat
 from penstock.formats.lines import LineFormat
 from penstock.formats.registered import Encoded, format_name
-from penstock.ops import Operator, WindowedAggregate
+from penstock.ops import Operator
 from penstock.ops.keyed.process import Process
-from penstock.ops.over.operator import WindowFunctions
 from penstock.ops.rows import MapBatches, RowOperator, Select, Unnest, Where
 from penstock.ops.spec import WINDOW_START
 
@@ -361,7 +360,8 @@ def columns_read(graph: Graph) -> dict[str, frozenset[str]]:
         match node:
             case Stateful(inputs=inputs, operator=operator):
                 for port, above in enumerate(inputs):
-                    columns, there = operator.reads(port), frozenset(above.schema.names)
+                    columns = operator.traits.ports[port].reads
+                    there = frozenset(above.schema.names)
                     read(above, there if columns is None else columns & there)
             case RowStep(parent=parent, operator=Select() as select):
                 computed = needed(select, found.get(node.identity, frozenset())).columns
@@ -401,9 +401,9 @@ def retracts(node: Node) -> bool:
         case Source():
             return False
         case Stateful():
-            return node.operator.retracts
+            return node.operator.traits.retracts
         case Closed():
-            return node.table.operator.corrects
+            return node.table.operator.traits.corrects
         case _:
             return any(retracts(above) for above in node.inputs)
 
@@ -414,7 +414,7 @@ def may_be_late(node: Node) -> bool:
         case Source():
             return True
         case Stateful():
-            return node.operator.passes_late and any(map(may_be_late, node.inputs))
+            return node.operator.traits.passes_late and any(map(may_be_late, node.inputs))
         case Closed():
             return False
         case _:
@@ -425,7 +425,7 @@ def timed(node: Node) -> bool:
     """Whether a node's rows have an event time."""
     match node:
         case Stateful():
-            return node.operator.timed
+            return node.operator.traits.timed
         case _:
             return all(timed(above) for above in node.inputs)
 
@@ -447,12 +447,12 @@ def is_one_row(node: Node) -> bool:
 def candidate_keys(node: Node) -> list[Key]:
     """What identifies a table's rows, each by itself; the first is the one that is written."""
     match node:
-        case Stateful(operator=operator) if operator.retracts:
-            found = [operator.keys] if operator.keys or _is_single(node) else []
-            if operator.closes and WINDOW_START in node.schema:
-                found = [(WINDOW_START, *operator.keys)]
-            elif isinstance(operator, WindowFunctions):
-                found += operator.numbered
+        case Stateful(operator=operator) if operator.traits.retracts:
+            traits = operator.traits
+            found = [traits.keys] if traits.keys or node.single or traits.single else []
+            if traits.closes and WINDOW_START in node.schema:
+                found = [(WINDOW_START, *traits.keys)]
+            found += traits.other_keys
             return [tuple(frozenset((name,)) for name in key) for key in found]
         case RowStep(operator=Select(columns=columns)):
             named: dict[str, set[str]] = {}
@@ -467,11 +467,6 @@ def candidate_keys(node: Node) -> list[Key]:
             return candidate_keys(node.inputs[0])
         case _:
             return []
-
-
-def _is_single(node: Stateful) -> bool:
-    """Whether an operator without keys has one row, and not rows that nothing identifies."""
-    return node.single or isinstance(node.operator, WindowedAggregate)
 
 
 def handed_on(expression: Expression) -> str:
@@ -497,7 +492,7 @@ def keys_of(node: Node) -> tuple[str, ...]:
         case Source():
             found: tuple[str, ...] = () if node.key is None else (node.key,)
         case Stateful():
-            found = node.operator.keys
+            found = node.operator.traits.keys
         case Union():
             first, *others = [keys_of(above) for above in node.inputs]
             found = first if all(other == first for other in others) else ()

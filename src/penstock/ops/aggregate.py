@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -27,49 +28,18 @@ import pyarrow as pa
 from penstock.core import vectors
 from penstock.core.delta import TIME, WATERMARK, WEIGHT, expiring, followed, summed
 from penstock.core.vectors import Vector
-from penstock.errors import CorruptError
-from penstock.ops.bases import Windowed
+from penstock.ops.codec import UNSAID
 from penstock.ops.lateness import first_open
-from penstock.ops.operator import Context, Prepared, Step
-from penstock.ops.partials import GROUPS, Hash, Mapper, Partials, parse_partials, standard_hash
+from penstock.ops.operator import Context, Prepared, Step, Traits
+from penstock.ops.partials import GROUPS, Hash, Mapper, Partials, standard_hash
 from penstock.ops.reading.remembered import remembered
-from penstock.ops.spec import WINDOW_END, WINDOW_START, AggregateSpec
+from penstock.ops.spec import WINDOW_END, WINDOW_START, Windowed
+from penstock.ops.state import State, described
 from penstock.ops.views import Assembler, timed
 from penstock.ops.windows import LATE, NO_TIME
 from penstock.state.files import StateFiles
 from penstock.state.layout import Layout
 from penstock.state.trace import ALWAYS, Trace
-
-
-@dataclass(frozen=True)
-class State:
-    """One version of the operator's state on one shard; immutable."""
-
-    traces: Mapping[str, Trace]
-    watermark_us: int = NO_TIME
-
-    def describe(self) -> dict[str, Any]:
-        """All that `WindowedAggregate.open` needs, as JSON."""
-        return {
-            "watermark_us": self.watermark_us,
-            "traces": {name: trace.describe() for name, trace in self.traces.items()},
-        }
-
-    @property
-    def rows(self) -> int:
-        """Rows in all runs: an upper bound of the groups."""
-        return sum(trace.rows for trace in self.traces.values())
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of all runs."""
-        return sum(trace.bytes for trace in self.traces.values())
-
-    def check(self) -> None:
-        """Asserts every invariant; opens and verifies every file."""
-        for trace in self.traces.values():
-            trace.check()
-            assert trace.low_us <= max(self.watermark_us, ALWAYS)
 
 
 @dataclass(frozen=True)
@@ -83,8 +53,7 @@ class WindowedAggregate(Windowed):
 
     kind: ClassVar[str] = "aggregate"
 
-    spec: AggregateSpec
-    hash: Hash = field(default=standard_hash, repr=False)
+    hash: Annotated[Hash, UNSAID] = field(default=standard_hash, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_mapper", Mapper(self.spec, self.hash))
@@ -96,14 +65,20 @@ class WindowedAggregate(Windowed):
     _assembler: Assembler = field(init=False, repr=False, compare=False)
     _remembered: Mapping[str, Layout] = field(init=False, repr=False, compare=False)
 
-    def reads(self, port: int) -> frozenset[str] | None:  # noqa: ARG002
-        """See `Operator`."""
-        return self.spec.reads
+    @cached_property
+    def traits(self) -> Traits:
+        """See `Operator`: without keys and windows, all rows are one group."""
+        whole = self._traits(self._mapper.parcels, self._layouts, reads=self.spec.reads)
+        return replace(whole, single=not self.keys)
+
+    @cached_property
+    def _layouts(self) -> Mapping[str, Layout]:
+        return {**self._mapper.layouts, **self._remembered}
 
     def frontier(self, inputs_us: Sequence[int]) -> int:
         """See `Operator`: windows that are open, or may be corrected, end later."""
         [watermark] = inputs_us
-        if not self.timed or watermark < NO_TIME + self.spec.correct_us:
+        if not self.traits.timed or watermark < NO_TIME + self.spec.correct_us:
             return NO_TIME
         return watermark - self.spec.correct_us
 
@@ -120,28 +95,29 @@ class WindowedAggregate(Windowed):
             return True
         return window.first(now) > window.first(before)
 
-    def empty(self, files: StateFiles) -> State:
-        """The state before any row."""
-        layouts = {**self._mapper.layouts, **self._remembered}
-        return State({n: Trace(layout, files) for n, layout in layouts.items()})
-
     def open(self, files: StateFiles, description: Mapping[str, Any]) -> State:
-        """The state that a description is of; files are read when they are needed.
+        """See `Operator`: of what is remembered, states of former releases have nothing."""
+        known = described(description)
+        there = {
+            name: layout
+            for name, layout in self._layouts.items()
+            if name in known["traces"] or name not in self._remembered
+        }
+        opened = State.open(there, files, known)
+        low_us = opened.traces[GROUPS].low_us
+        missing = {
+            name: Trace(layout, files, low_us=low_us)
+            for name, layout in self._remembered.items()
+            if name not in there
+        }
+        return replace(opened, traces={**opened.traces, **missing})
 
-        Raises:
-            CorruptError: the description is of another operator.
-        """
-        traces = description["traces"]
-        if set(traces) - set(self._remembered) != set(self._mapper.layouts):
-            raise CorruptError(
-                f"expected the traces {sorted(self._mapper.layouts)} of this operator; found "
-                f"{sorted(traces)}: the pipeline's definition has changed. Run it with --rebuild"
-            )
-        opened = {n: Trace.open(lo, files, traces[n]) for n, lo in self._mapper.layouts.items()}
-        for name, layout in self._remembered.items():  # former releases have none
-            empty = Trace(layout, files, low_us=opened[GROUPS].low_us)
-            opened[name] = Trace.open(layout, files, traces[name]) if name in traces else empty
-        return State(opened, description["watermark_us"])
+    def check(self, state: State) -> None:
+        """See `Operator`: nothing goes that the watermark hasn't passed."""
+        super().check(state)
+        [watermark_us] = state.frontiers_us
+        for trace in state.traces.values():
+            assert trace.low_us <= max(watermark_us, ALWAYS)
 
     def partials(
         self, rows: pa.Table | pa.RecordBatch, first_open: Vector | None = None
@@ -173,71 +149,41 @@ class WindowedAggregate(Windowed):
         partly = np.flatnonzero((opened != LATE) & (opened > window.firsts(times)))
         return Prepared(self.partials(rows, opened), verdict.late_rows, partly)
 
-    def combine(self, port: int, parts: Sequence[Partials]) -> Partials:  # noqa: ARG002
-        """One delta of several, in their order."""
-        if len(parts) == 1:
-            return parts[0]
-        return Partials(
-            {
-                name: layout.merge([part.tables[name] for part in parts], whole=False)
-                for name, layout in self._mapper.layouts.items()
-            }
-        )
-
-    def parse(self, port: int, blob: bytes | memoryview | pa.Buffer) -> Partials:  # noqa: ARG002
-        """Reads what `Partials.to_bytes` gave."""
-        return parse_partials(self._mapper.layouts, blob)
-
     def step(self, state: State, inputs: Sequence[Sequence[Partials]], context: Context) -> Step:
-        """Makes the next version of a shard's state; see `Operator`.
-
-        Raises:
-            CorruptError: a file of the state is not what was written.
-        """
-        [parts], [watermark_us] = inputs, context.frontiers_us
-        assert watermark_us >= state.watermark_us, "watermarks don't fall"
-        delta = self.combine(0, parts)
+        """See `Operator`."""
+        [parts], [now_us], [before_us] = inputs, context.frontiers_us, state.frontiers_us
+        assert now_us >= before_us, "watermarks don't fall"
+        delta = self._mapper.parcels.combine(parts)
         kept = {n: state.traces[n].above(delta.tables[n]) for n in self._mapper.layouts}
         delta = Partials(kept)
         changes, known = None, dict[str, pa.RecordBatch]()
         corrects = self.spec.closed and self.spec.correct_us > 0
         if self.spec.changes or corrects:
             changes, known = self._assembler.changes(state.traces, delta)
-        written = [0, 0]
-        traces = {}
-        for name, trace in state.traces.items():
-            writer = context.writer(name)
-            if name in known:
-                traces[name] = trace.append(known[name], writer)
-            elif name in self._remembered:  # nobody asks what changes: it would say what was
-                traces[name] = replace(trace, runs=(), merges=())
-            else:
-                traces[name] = trace.append(delta.tables[name], writer)
-            written[0] += writer.written
-            written[1] += writer.bytes
+        made = context.appended(state, {**delta.tables, **known}, frontiers_us=context.frontiers_us)
+        forgotten = {  # nobody asks what changes: it would say what was
+            name: replace(made.traces[name], runs=(), merges=())
+            for name in self._remembered
+            if name not in known
+        }
+        made = replace(made, traces={**made.traces, **forgotten})
         closed = None
         if self.spec.closed:
-            closed = self._closed(traces, state.watermark_us, watermark_us)
+            closed = self._closed(made.traces, before_us, now_us)
             if corrects:
                 assert changes is not None
-                closed = self._with_corrections(changes, state.watermark_us, closed)
-        low = self._low(watermark_us)
+                closed = self._with_corrections(changes, before_us, closed)
+        low = self._low(now_us)
         if self.spec.changes and self.spec.keep_us is not None:
             assert changes is not None
             changes = self._with_expiry(changes, state.traces, low)
         if low > ALWAYS:
-            traces = {n: replace(t, low_us=max(low, t.low_us)) for n, t in traces.items()}
-        return Step(
-            State(traces, watermark_us),
-            self._timed(changes) if self.spec.changes else None,
-            self._timed(closed),
-            written[0],
-            written[1],
-        )
+            made = made.above(dict.fromkeys(made.traces, low))
+        return Step(made, self._timed(changes) if self.spec.changes else None, self._timed(closed))
 
     def _timed(self, rows: pa.Table | None) -> pa.Table | None:
         """Rows of windows with `$time`."""
-        if rows is None or not self.timed:
+        if rows is None or not self.traits.timed:
             return rows
         return timed(rows)
 
@@ -253,7 +199,9 @@ class WindowedAggregate(Windowed):
         nothing = changes.slice(0, 0)
         if low <= before[GROUPS].low_us:
             return expiring(changes, nothing, nothing)
-        gone = pa.Table.from_batches(list(self._assembler.scan(before, None, low)), self.schema)
+        gone = pa.Table.from_batches(
+            list(self._assembler.scan(before, None, low)), self.spec.schema
+        )
         gone = gone.append_column(WEIGHT, vectors.from_int64(np.full(len(gone), -1, np.int64)))
         stays = vectors.raw(vectors.contiguous(changes.column(WINDOW_START))) >= low
         return expiring(changes.filter(pa.array(stays)), gone, changes.filter(pa.array(~stays)))
@@ -264,7 +212,7 @@ class WindowedAggregate(Windowed):
         Raises:
             CorruptError: a file of the state is not what was written.
         """
-        return pa.Table.from_batches(list(self.scan(state, lo_us, hi_us)), self.schema)
+        return pa.Table.from_batches(list(self.scan(state, lo_us, hi_us)), self.spec.schema)
 
     def scan(
         self, state: State, lo_us: int | None = None, hi_us: int | None = None
@@ -280,7 +228,7 @@ class WindowedAggregate(Windowed):
             hi = window.first(watermark_us)
             if lo is None or lo < hi:
                 batches = list(self._assembler.scan(traces, lo, hi))
-        return pa.Table.from_batches(batches, self.schema)
+        return pa.Table.from_batches(batches, self.spec.schema)
 
     def _low(self, watermark_us: int) -> int:
         """The first window, or pane, that retention still keeps."""

@@ -7,6 +7,7 @@
 
 An operator is a value: what it computes, and nothing of where it runs. Everything that a step may know
 is in its state, its parcels and its context, so a batch that is repeated gives the same rows, byte for byte.
+What it is to others (`Traits`) and what is written of it (`to_spec`) follow from its fields.
 
 Frontiers. A frontier f of an edge promises that no row of a time before f will come any more. A step
 sees the frontiers of its ports as they are with this batch; what the operator itself promises is
@@ -17,15 +18,20 @@ come (`passes_late`), be they late or not. Nothing else is ever late, as operato
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Protocol, Self
 
 import pyarrow as pa
 
 from penstock.core.vectors import Vector
-from penstock.ops.kept import Shared
+from penstock.errors import FlowError
+from penstock.ops.codec import UNSAID, read_fields, written_fields
+from penstock.ops.state import Shared, State
+from penstock.ops.windows import NO_TIME
 from penstock.state.files import StateFiles
+from penstock.state.layout import Layout
 from penstock.state.runs import Writer
 from penstock.state.trace import Trace
 
@@ -33,15 +39,19 @@ if TYPE_CHECKING:
     from penstock.ops.rows import Refused
 
 __all__ = [
-    "Clockless",
+    "KINDS",
     "Context",
     "Operator",
-    "OperatorState",
     "Parcel",
+    "Parcels",
+    "Port",
     "Prepared",
     "Step",
-    "Unwindowed",
+    "Traits",
 ]
+
+KINDS: Final[dict[str, type[Operator]]] = {}
+"""The operators that are imported, by kind."""
 
 
 class Parcel(Protocol):
@@ -57,7 +67,23 @@ class Parcel(Protocol):
         ...
 
     def to_bytes(self) -> bytes:
-        """What `Operator.parse` reads."""
+        """What `Parcels.parse` reads."""
+        ...
+
+
+class Parcels(Protocol):
+    """How the rows of a port travel. Most do as they are: `penstock.ops.routed.RowParcels`."""
+
+    def prepared(self, rows: pa.Table, key: Sequence[str]) -> Prepared:
+        """A parcel of rows, with the hash of their key."""
+        ...
+
+    def combine(self, parts: Sequence[Any]) -> Any:
+        """One parcel of several of this lane, at least one, in their order."""
+        ...
+
+    def parse(self, blob: bytes | memoryview | pa.Buffer) -> Any:
+        """Reads what `Parcel.to_bytes` gave."""
         ...
 
 
@@ -74,6 +100,78 @@ class Prepared:
     parcel: Any
     late: Vector | None = None
     partly_late: Vector | None = None
+
+
+@dataclass(frozen=True)
+class Port:
+    """What an operator takes from one of its inputs.
+
+    Attributes:
+        parcels: how rows travel to their shards.
+        key: columns that decide the shard; none: all rows go to one.
+        reads: columns that are looked at; None is all.
+        arranges: the traces that depend on the port's rows and on nothing else: by name, in which form.
+            Traces of the same rows in forms that are equal are the same, whichever operators keep them, so
+            `step` makes them by `Context.appended`. The state has no frontiers then.
+    """
+
+    parcels: Parcels
+    key: tuple[str, ...] = ()
+    reads: frozenset[str] | None = None
+    arranges: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What an operator is to those who place it, run it and read it. By default, it is a table without time.
+
+    Attributes:
+        schema: of its rows, without Penstock's own columns.
+        ports: of its inputs, in their order.
+        keeps: the layouts of the traces that it keeps, by name.
+        keys: columns that identify a table's rows, with the window where there is one; of a stream, those
+            that its records are keyed by.
+        other_keys: likewise, further columns that each identify a table's rows.
+        single: whether a table without `keys` has one row at most, and not rows that nothing identifies.
+        placed_by: columns of its rows that have the values of the key: rows that agree in them share a
+            shard. By default, they have the names of the first port's.
+        retracts: whether its rows may be taken back: it is a table. Otherwise it is a stream.
+        timed: whether its rows have an event time (`$time`).
+        closes: whether it is a table whose rows are final when a window is closed.
+        corrects: whether closed rows are taken back where late rows change them.
+        every_us: from the start of one of a table's windows to the next one's; 0 where it has none.
+        clock_us: in which steps it sees the plan's wall clock, as a frontier behind its ports', so that
+            `wakes` and `step` are given one more than there are ports; 0: it doesn't.
+        always: whether it gives rows even of no input, and so has a step in every batch.
+        passes_late: whether it gives late rows as well, with their `$watermark`, for its readers to judge.
+        everywhere: the names of traces that each shard has, and all of them the same rows.
+        frontiers_kept: how many frontiers its state keeps from one batch to the next.
+    """
+
+    schema: pa.Schema
+    ports: tuple[Port, ...]
+    keeps: Mapping[str, Layout]
+    keys: tuple[str, ...] = ()
+    other_keys: tuple[tuple[str, ...], ...] = ()
+    single: bool = False
+    placed_by: tuple[str, ...] | None = None
+    retracts: bool = True
+    timed: bool = False
+    closes: bool = False
+    corrects: bool = False
+    every_us: int = 0
+    clock_us: int = 0
+    always: bool = False
+    passes_late: bool = False
+    everywhere: frozenset[str] = frozenset()
+    frontiers_kept: int = 0
+
+    @property
+    def placed(self) -> tuple[str, ...]:
+        """`placed_by`, or its default."""
+        if self.placed_by is not None:
+            return self.placed_by
+        return self.ports[0].key if self.ports else ()
 
 
 @dataclass(frozen=True)
@@ -100,42 +198,37 @@ class Context:
     stops: bool = False
 
     def arranged(self, name: str) -> Shared:
-        """What makes a trace that the operator `arranges`, in this batch."""
+        """What makes a trace that a port `arranges`, in this batch."""
         return self.shared.get(name) or Shared()
 
     def writer(self, name: str) -> Writer:
         """Writes the runs of the trace of this name."""
         return Writer(self.files, f"{self.directory}/{name}", self.version, self.attempt)
 
+    def appended(
+        self,
+        state: State,
+        deltas: Mapping[str, pa.RecordBatch],
+        *,
+        low_us: Mapping[str, int | None] | None = None,
+        frontiers_us: Sequence[int] = (),
+    ) -> State:
+        """A state's next version.
 
-class OperatorState(Protocol):
-    """One version of an operator's state on one shard; immutable."""
-
-    @property
-    def traces(self) -> Mapping[str, Trace]:
-        """All that it keeps, by the names that `describe` has.
-
-        Rows lie under the hash of the operator's key, but for what is kept `everywhere`.
+        Args:
+            state: the version before.
+            deltas: of its traces, sorted and consolidated, by name; the others stay as they are.
+            low_us: of some of these, below which nothing need be kept any longer.
+            frontiers_us: that it is to remember.
         """
-        ...
-
-    def describe(self) -> dict[str, Any]:
-        """All that `Operator.open` needs, as JSON."""
-        ...
-
-    def check(self) -> None:
-        """Asserts every invariant; opens and verifies every file."""
-        ...
-
-    @property
-    def rows(self) -> int:
-        """Rows in all files."""
-        ...
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of all files."""
-        ...
+        traces, lows = dict(state.traces), low_us or {}
+        for name, delta in deltas.items():
+            writer = self.writer(name)
+            if name in self.shared:
+                traces[name] = self.shared[name].append(traces[name], delta, writer)
+            else:
+                traces[name] = traces[name].append(delta, writer, low_us=lows.get(name))
+        return State(traces, tuple(frontiers_us))
 
 
 @dataclass(frozen=True)
@@ -147,218 +240,133 @@ class Step:
         changes: of a stream, its new rows; of a table, its changes with `$weight`, all that go before all
             that come. None unless asked. A table with retention says by `$expiry` what that takes.
         closed: of a table with windows, the rows of those that were closed; None unless asked.
-        files_written: how many, and `bytes_written`: how long they are together.
         more: changes that follow, where they may be many more than came: made as they are asked for.
         refused: what couldn't be computed, and why: rows as dead letters show them, such as groups' keys.
     """
 
-    state: Any
+    state: State
     changes: pa.Table | None = None
     closed: pa.Table | None = None
-    files_written: int = 0
-    bytes_written: int = 0
     more: Iterable[pa.Table] = field(default=(), kw_only=True)
     refused: Sequence[Refused] = field(default=(), kw_only=True)
 
 
-class Operator(Protocol):
-    """A stateful operator. Each is a frozen dataclass, registered by `kind` in `penstock.ops.registry`."""
+@dataclass(frozen=True)
+class Operator(ABC):
+    """A stateful operator: a frozen dataclass whose fields say what it computes.
+
+    One states its `kind`, `traits` and `step`; a table, `scan`; and of the rest what differs. Its module has
+    the name of its kind, anywhere in `penstock.ops`; one of another package is named by an entry point of
+    `penstock.operators`. See `penstock.ops.registry`.
+
+    Attributes:
+        gives: whether changes are read, so that `step` must give them.
+    """
 
     kind: ClassVar[str]
 
-    @property
-    def schema(self) -> pa.Schema:
-        """Of its rows, without Penstock's own columns."""
-        ...
+    gives: Annotated[bool, UNSAID] = field(default=True, kw_only=True)
+
+    def __init_subclass__(cls) -> None:
+        if "kind" not in cls.__dict__:
+            return  # what some operators have in common
+        known = KINDS.get(cls.kind, cls)
+        names = [f"{one.__module__}.{one.__qualname__}" for one in (known, cls)]
+        if names[0] != names[1]:
+            raise FlowError(
+                f"expected one operator of the kind {cls.kind!r}; found {' and '.join(names)}. Give one of "
+                "them another kind"
+            )
+        KINDS[cls.kind] = cls
+
+    # -- what it is ---------------------------------------------------------------------------------
 
     @property
-    def retracts(self) -> bool:
-        """Whether its rows may be taken back: it is a table. Otherwise it is a stream."""
-        ...
+    @abstractmethod
+    def traits(self) -> Traits:
+        """What others must know of it."""
 
-    @property
-    def timed(self) -> bool:
-        """Whether its rows have an event time (`$time`)."""
-        ...
+    def to_spec(self) -> dict[str, Any]:
+        """What it computes, as JSON."""
+        return {"kind": self.kind, **written_fields(self)}
 
-    @property
-    def closes(self) -> bool:
-        """Whether it is a table whose rows are final when a window is closed."""
-        ...
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any]) -> Self:
+        """The operator that `to_spec` described.
 
-    @property
-    def corrects(self) -> bool:
-        """Whether closed rows are taken back where late rows change them."""
-        ...
-
-    @property
-    def every_us(self) -> int:
-        """From the start of one of a table's windows to the next one's; 0 where it has none."""
-        ...
-
-    @property
-    def clock_us(self) -> int:
-        """In which steps it sees the plan's wall clock, as a frontier behind its ports'; 0: it doesn't.
-
-        Frontiers that are handed to `wakes` and `step` then are one more than there are ports.
+        Raises:
+            CorruptError: a field is missing.
         """
-        ...
+        made: Self = read_fields(cls, spec)
+        return made
 
-    @property
-    def always(self) -> bool:
-        """Whether it gives rows even of no input, and so has a step in every batch."""
-        ...
+    def emitting(self, *, changes: bool, closed: bool) -> Self:  # noqa: ARG002
+        """The operator that gives what is read of it."""
+        return replace(self, gives=changes)
 
-    @property
-    def passes_late(self) -> bool:
-        """Whether it gives late rows as well, with their `$watermark`, for its readers to judge."""
-        ...
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """Columns that identify a table's rows, with the window where there is one; of a stream, none."""
-        ...
-
-    def key(self, port: int) -> tuple[str, ...]:
-        """The port's columns that decide the shard; none: all rows go to one."""
-        ...
-
-    def reads(self, port: int) -> frozenset[str] | None:
-        """The port's columns that it looks at; None is all."""
-        ...
-
-    def arranges(self, port: int) -> Mapping[str, object]:
-        """The traces that depend on the port's rows and on nothing else: by name, in which form.
-
-        Traces of the same rows in forms that are equal are the same, whichever operators keep them, so
-        `step` makes them by `Context.arranged`. The state is `Kept` then.
-        """
-        ...
-
-    @property
-    def placed_by(self) -> tuple[str, ...]:
-        """Columns of its rows that have the values of the key: rows that agree in them share a shard."""
-        ...
-
-    @property
-    def everywhere(self) -> frozenset[str]:
-        """The names of traces that each shard has, and all of them the same rows."""
-        ...
-
-    def emitting(self, *, changes: bool, closed: bool) -> Operator:
-        """The operator that gives what is read of it, and no more."""
-        ...
+    # -- time ---------------------------------------------------------------------------------------
 
     def frontier(self, inputs_us: Sequence[int]) -> int:
         """What it promises where its inputs promise this; `NO_TIME` is nothing."""
-        ...
+        return min(inputs_us) if self.traits.timed else NO_TIME
 
-    def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:
+    def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:  # noqa: ARG002
         """Whether frontiers that move this far give rows, without any row that comes."""
-        ...
+        return False
+
+    # -- rows on their way --------------------------------------------------------------------------
 
     def prepare(self, port: int, rows: pa.Table) -> Prepared:
         """Makes a parcel of rows; `$watermark` is there where some of them may be late."""
-        ...
+        one = self.traits.ports[port]
+        return one.parcels.prepared(rows, one.key)
 
-    def combine(self, port: int, parts: Sequence[Any]) -> Any:
-        """One parcel of several of this lane, in their order."""
-        ...
+    # -- state --------------------------------------------------------------------------------------
 
-    def parse(self, port: int, blob: bytes | memoryview | pa.Buffer) -> Any:
-        """Reads what `Parcel.to_bytes` gave."""
-        ...
-
-    def empty(self, files: StateFiles) -> Any:
+    def empty(self, files: StateFiles) -> State:
         """The state before any row."""
-        ...
+        traces = {name: Trace(layout, files) for name, layout in self.traits.keeps.items()}
+        return State(traces, (NO_TIME,) * self.traits.frontiers_kept)
 
-    def open(self, files: StateFiles, description: Mapping[str, Any]) -> Any:
-        """The state that a description is of; files are read when they are needed."""
-        ...
+    def open(self, files: StateFiles, description: Mapping[str, Any]) -> State:
+        """The state that `State.describe` described; files are read when they are needed.
 
-    def step(self, state: Any, inputs: Sequence[Sequence[Any]], context: Context) -> Step:
+        Raises:
+            CorruptError: the description is of another operator.
+        """
+        return State.open(self.traits.keeps, files, description)
+
+    def check(self, state: State) -> None:
+        """Asserts every invariant of a state; opens and verifies every file."""
+        state.check()
+
+    @abstractmethod
+    def step(self, state: State, inputs: Sequence[Sequence[Any]], context: Context) -> Step:
         """Makes the next version of a shard's state.
 
         Args:
             state: the version before.
             inputs: by port, the shard's parcels, in an order that a retry repeats.
             context: of the batch.
+
+        Raises:
+            CorruptError: a file of the state is not what was written.
         """
-        ...
 
     def scan(
-        self, state: Any, lo_us: int | None = None, hi_us: int | None = None
+        self,
+        state: State,  # noqa: ARG002
+        lo_us: int | None = None,  # noqa: ARG002
+        hi_us: int | None = None,  # noqa: ARG002
     ) -> Iterator[pa.RecordBatch]:
-        """A table's rows, of windows that start in [lo_us, hi_us) where it has some."""
-        ...
+        """A table's rows, of windows that start in [lo_us, hi_us) where it has some; of a stream, none."""
+        return iter(())
 
     def scan_noting(
-        self, state: Any, refused: list[Refused], lo_us: int | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """What `scan` gives; what can't be computed of it, and why, is added to `refused`, as in `Step`."""
-        ...
-
-    def to_spec(self) -> dict[str, Any]:
-        """What it computes, as JSON."""
-        ...
-
-
-class Clockless:
-    """What holds for every operator that sees no clock."""
-
-    @property
-    def clock_us(self) -> int:
-        """See `Operator`: what it gives depends on its rows and their times alone."""
-        return 0
-
-    @property
-    def everywhere(self) -> frozenset[str]:
-        """See `Operator`: no row is on more than one shard."""
-        return frozenset()
-
-    def reads(self, port: int) -> frozenset[str] | None:  # noqa: ARG002
-        """See `Operator`: it keeps whole rows."""
-        return None
-
-    def arranges(self, port: int) -> Mapping[str, object]:  # noqa: ARG002
-        """See `Operator`: what it keeps is its own."""
-        return {}
-
-    @property
-    def always(self) -> bool:
-        """See `Operator`: nothing comes of nothing."""
-        return False
-
-    @property
-    def passes_late(self) -> bool:
-        """See `Operator`: it judges rows itself, or gives them no time."""
-        return False
-
-    def scan_noting(
-        self: Operator,
-        state: Any,
+        self,
+        state: State,
         refused: list[Refused],  # noqa: ARG002
         lo_us: int | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """See `Operator`: reading computes nothing that fails."""
+        """What `scan` gives; what can't be computed of it, and why, is added to `refused`, as in `Step`."""
         return self.scan(state, lo_us)
-
-
-class Unwindowed(Clockless):
-    """What holds for every operator whose rows are in no windows of their own."""
-
-    @property
-    def closes(self) -> bool:
-        """See `Operator`: there is nothing to close."""
-        return False
-
-    @property
-    def corrects(self) -> bool:
-        """See `Operator`."""
-        return False
-
-    @property
-    def every_us(self) -> int:
-        """See `Operator`."""
-        return 0

@@ -24,6 +24,7 @@ from penstock.core.narrow import narrow, widen
 from penstock.core.vectors import Vector
 from penstock.errors import SchemaError
 from penstock.ops.aggregates import COUNT, ROWS, Column, Kept, Rows
+from penstock.ops.operator import Prepared
 from penstock.ops.spec import AggregateSpec
 from penstock.ops.windows import LATE
 from penstock.state.layout import (
@@ -167,6 +168,11 @@ class Mapper:
             tables[name] = self._values(self.layouts[name], place, values, weights)
         return Partials(tables)
 
+    @property
+    def parcels(self) -> PartialParcels:
+        """How partials travel."""
+        return PartialParcels(self.layouts)
+
     def _weights(self, rows: pa.Table | pa.RecordBatch) -> Vector | None:
         """int64[rows]; None where every row counts once."""
         if WEIGHT not in rows.schema.names:
@@ -258,23 +264,48 @@ def checked_times(rows: pa.Table | pa.RecordBatch, name: str) -> Vector:
     return vectors.raw(column)
 
 
-def parse_partials(found: Mapping[str, Layout], blob: bytes | memoryview | pa.Buffer) -> Partials:
-    """Reads what `Partials.to_bytes` gave.
+@dataclass(frozen=True)
+class PartialParcels:
+    """How partials travel; operators with these prepare them by themselves.
 
-    Raises:
-        SchemaError: the blob is of another operator.
+    Attributes:
+        layouts: of the tables, by name.
     """
-    data = pa.py_buffer(blob)
-    tables, at = {}, 0
-    for name, layout in found.items():
-        size = struct.unpack_from("<q", data, at)[0]
-        with pa.ipc.open_stream(data.slice(at + 8, size)) as stream:
-            found_table = stream.read_next_batch()
-        if found_table.schema.names != layout.schema.names:
-            raise SchemaError(
-                f"expected partials with the columns {layout.schema.names}; found "
-                f"{found_table.schema.names}"
-            )
-        tables[name] = widen(found_table, layout.schema)
-        at += 8 + size
-    return Partials(tables)
+
+    layouts: Mapping[str, Layout]
+
+    def prepared(self, rows: pa.Table, key: Sequence[str]) -> Prepared:
+        """See `Parcels`."""
+        raise NotImplementedError
+
+    def combine(self, parts: Sequence[Partials]) -> Partials:
+        """One delta of several, in their order."""
+        if len(parts) == 1:
+            return parts[0]
+        return Partials(
+            {
+                name: layout.merge([part.tables[name] for part in parts], whole=False)
+                for name, layout in self.layouts.items()
+            }
+        )
+
+    def parse(self, blob: bytes | memoryview | pa.Buffer) -> Partials:
+        """Reads what `Partials.to_bytes` gave.
+
+        Raises:
+            SchemaError: the blob is of another operator.
+        """
+        data = pa.py_buffer(blob)
+        tables, at = {}, 0
+        for name, layout in self.layouts.items():
+            size = struct.unpack_from("<q", data, at)[0]
+            with pa.ipc.open_stream(data.slice(at + 8, size)) as stream:
+                found = stream.read_next_batch()
+            if found.schema.names != layout.schema.names:
+                raise SchemaError(
+                    f"expected partials with the columns {layout.schema.names}; found "
+                    f"{found.schema.names}"
+                )
+            tables[name] = widen(found, layout.schema)
+            at += 8 + size
+        return Partials(tables)

@@ -3,21 +3,23 @@
     union over shards of contents(recut(states)[shard]) = union over shards of contents(states[shard])
 
 Rows of a key lie on one shard before and after, so shards share no identity and nothing is combined. What
-each shard has whole (`Operator.everywhere`) they share. The rows of a shard that was are a run of the shard
-that is to be: sorted as they were, and written once. What isn't rows (frontiers, the watermark) is the same
+each shard has whole (`Traits.everywhere`) they share. The rows of a shard that was are a run of the shard
+that is to be: sorted as they were, and written once. What isn't rows, the frontiers, is the same
 on all shards, or older where a shard had nothing to do: the newest counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import zip_longest
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
 from penstock.core.keys import cut, hash_columns
-from penstock.errors import CorruptError
 from penstock.ops.operator import Operator
+from penstock.ops.state import State
+from penstock.ops.windows import NO_TIME
 from penstock.state.files import StateFiles
 from penstock.state.layout import hashes
 from penstock.state.runs import Piece, Run, Writer
@@ -53,15 +55,17 @@ def recut(
     Raises:
         CorruptError: a file of the state is not what was written.
     """
-    states = [operator.open(files, one).traces for one in descriptions]
+    opened = [operator.open(files, one) for one in descriptions]
+    states = [one.traces for one in opened]
     made = {
         name: [first] * shards
-        if name in operator.everywhere
+        if name in operator.traits.everywhere
         else _cut([state[name] for state in states], shards, name, writer, columns)
         for name, first in states[0].items()
     }
+    frontiers_us = _newest(one.frontiers_us for one in opened)
     return [
-        _joined(descriptions, {name: traces[shard].describe() for name, traces in made.items()})
+        State({name: traces[shard] for name, traces in made.items()}, frontiers_us).describe()
         for shard in range(shards)
     ]
 
@@ -102,29 +106,6 @@ def _parts(
     return cut(rows, found, shards)
 
 
-def _joined(descriptions: Sequence[Any], traces: Mapping[str, Json]) -> Json:
-    """One description of several, with these traces."""
-    found: Json = {}
-    for name, value in descriptions[0].items():
-        others = [one[name] for one in descriptions]
-        if name in traces:
-            found[name] = traces[name]
-        elif isinstance(value, dict):
-            found[name] = _joined(others, traces)
-        else:
-            found[name] = _newest(name, others)
-    return found
-
-
-def _newest(name: str, values: Sequence[Any]) -> Any:
-    """What all shards agree in, or the newest instant that one has."""
-    if all(value == values[0] for value in values):
-        return values[0]
-    if all(isinstance(value, int) for value in values):
-        return max(values)
-    if all(isinstance(value, list) and len(value) == len(values[0]) for value in values):
-        return [_newest(name, some) for some in zip(*values, strict=True)]
-    raise CorruptError(
-        f"expected {name!r} of an operator's state to be the same on all shards; found {values!r}. Run the "
-        "pipeline with --rebuild"
-    )
+def _newest(frontiers_us: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    """Of each port, the newest frontier that one of the shards has."""
+    return tuple(max(some) for some in zip_longest(*frontiers_us, fillvalue=NO_TIME))

@@ -1,46 +1,33 @@
-"""All stateful operators, by kind: a pipeline's record names them, so that it is read without its program."""
+"""The operator of a kind: a pipeline's record names it, so that it is read without its program.
+
+An operator's module has the name of its kind, `"table join"` is in `table_join.py`, and is imported when it
+is needed: a reader of one view needs one or two of them. Another package names its operators by entry points:
+
+    [project.entry-points."penstock.operators"]
+    "my kind" = "my_package.my_module:MyOperator"
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import pkgutil
+from collections.abc import Iterator, Mapping
 from importlib import import_module
+from importlib.metadata import entry_points
 from typing import Any, Final
 
 import orjson
 
 from penstock.core.names import known_names
 from penstock.errors import CorruptError
-from penstock.ops.aggregates import load_functions
-from penstock.ops.operator import Operator
+from penstock.ops.operator import KINDS, Operator
 
-__all__ = ["OPERATORS", "load_operators", "operator_from_spec"]
-
-OPERATORS: Final[Mapping[str, tuple[str, str]]] = {
-    "aggregate": ("aggregate", "WindowedAggregate"),
-    "count windows": ("rolling.counts", "CountWindows"),
-    "deduplicate": ("keyed.deduplicate", "Deduplicate"),
-    "interval join": ("joins.interval_join", "IntervalJoin"),
-    "paced": ("keyed.paced", "Paced"),
-    "process": ("keyed.process", "Process"),
-    "query": ("keyed.query", "GroupQuery"),
-    "revised sessions": ("rolling.sessions", "RevisedSessions"),
-    "sessions": ("sessions", "SessionAggregate"),
-    "sliding": ("rolling.sliding", "Sliding"),
-    "stream table join": ("joins.stream_table", "StreamTableJoin"),
-    "table join": ("joins.table_join", "TableJoin"),
-    "temporal filter": ("keyed.temporal_filter", "TemporalFilter"),
-    "temporal join": ("joins.temporal", "TemporalJoin"),
-    "top": ("keyed.top", "Top"),
-    "upserts": ("keyed.upserts", "Upserts"),
-    "window functions": ("over.operator", "WindowFunctions"),
-}
-"""Of each kind, the module of `penstock.ops` and the class in it. It is imported when it is needed: a
-reader of one view needs one or two of them."""
-
+__all__ = ["load_operators", "operator_from_spec"]
 
 SPECS_MAX: Final = 256
 """Operators that are kept for readers that come again: more than a page shows."""
+ENTRY_POINTS: Final = "penstock.operators"
+PACKAGE: Final = "penstock.ops"
 
 
 def operator_from_spec(spec: Mapping[str, Any]) -> Operator:
@@ -56,23 +43,60 @@ def operator_from_spec(spec: Mapping[str, Any]) -> Operator:
 def _made(text: bytes) -> Operator:
     """The operator of a spec in JSON; made once, as operators are values."""
     spec = orjson.loads(text)
-    kind = str(spec.get("kind"))
-    if kind not in OPERATORS:
+    return _class(str(spec.get("kind"))).from_spec(spec)
+
+
+def _class(kind: str) -> type[Operator]:
+    """The operator of a kind.
+
+    Raises:
+        CorruptError: there is none.
+    """
+    if kind not in KINDS:
+        _import(kind)
+    if kind not in KINDS:
+        load_operators()
         raise CorruptError(
-            f"expected one of the operators {known_names(OPERATORS)}; found {kind!r}. Use the release of "
+            f"expected one of the operators {known_names(sorted(KINDS))}; found {kind!r}. Use the release of "
             "Penstock that wrote it, or rebuild the state from the log with --rebuild"
         )
-    operator: Operator = _class(kind).from_spec(spec)
-    return operator
+    return KINDS[kind]
 
 
-def _class(kind: str) -> Any:
-    module, name = OPERATORS[kind]
-    return getattr(import_module(f"penstock.ops.{module}"), name)
+def _import(kind: str) -> None:
+    """Imports what defines the operator of a kind, if anything does."""
+    name = kind.replace(" ", "_")
+    for module in _modules():
+        if module.rpartition(".")[2] == name:
+            import_module(module)
+            return
+    for one in entry_points(group=ENTRY_POINTS, name=kind):
+        one.load()
 
 
-def load_operators() -> None:
-    """Imports all operators, in a process that is forked into others which may need any of them."""
-    load_functions()
-    for kind in OPERATORS:
-        _class(kind)
+@functools.cache
+def _modules() -> tuple[str, ...]:
+    """The modules of `penstock.ops`, by their full names; none is imported."""
+
+    def found(path: Any, name: str) -> Iterator[str]:
+        for one in pkgutil.iter_modules(path):
+            whole = f"{name}.{one.name}"
+            if one.ispkg:
+                yield from found([f"{part}/{one.name}" for part in path], whole)
+            else:
+                yield whole
+
+    return tuple(found(import_module(PACKAGE).__path__, PACKAGE))
+
+
+def load_operators() -> dict[str, type[Operator]]:
+    """Imports all operators, as before a process is forked into others which may need any of them.
+
+    Returns:
+        Those of this package, by kind.
+    """
+    for module in _modules():
+        import_module(module)
+    for one in entry_points(group=ENTRY_POINTS):
+        one.load()
+    return {kind: one for kind, one in KINDS.items() if one.__module__.startswith(f"{PACKAGE}.")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -16,10 +17,12 @@ from penstock.core.narrow import narrow, widen
 from penstock.core.schema import TIMESTAMP
 from penstock.core.vectors import Vector
 from penstock.errors import SchemaError
+from penstock.ops.operator import Prepared
 from penstock.ops.windows import NOTHING_YET_US
+from penstock.state.bag import Bag
 from penstock.state.layout import concat
 
-__all__ = ["HASH", "Routed", "in_time", "parse_routed", "routed", "routed_schema"]
+__all__ = ["HASH", "Everywhere", "Routed", "RowParcels", "delta_of", "in_time", "routed"]
 
 HASH: Final = "$hash"  # int64, of the key
 
@@ -75,22 +78,76 @@ class Routed:
         return parts[0] if len(parts) == 1 else Routed(concat([part.batch for part in parts]))
 
 
-def routed_schema(
-    schema: pa.Schema, *, timed: bool, weighted: bool, marked: bool = False
-) -> pa.Schema:
-    """The columns of a parcel.
+@dataclass(frozen=True)
+class Everywhere(Routed):
+    """Rows that every shard gets."""
 
-    Args:
-        schema: of the rows' own columns.
-        timed: whether rows have `$time`.
+    def cut(self, shards: int) -> list[Routed]:
+        """All rows, for each shard."""
+        return [self] * shards
+
+
+@dataclass(frozen=True)
+class RowParcels:
+    """How rows travel as they are.
+
+    Attributes:
+        columns: of the rows.
+        timed: whether they have `$time`.
         weighted: whether they have `$weight`.
         marked: whether they have `$watermark`.
+        judged: whether those that lie before their own watermark are late, and left out.
+        everywhere: where each shard gets all, the columns that they are found by there; None: a shard gets
+            those of its keys.
     """
-    fields: list[pa.Field] = [pa.field(HASH, pa.int64())]
-    fields += [pa.field(TIME, TIMESTAMP)] if timed else []
-    fields += [pa.field(WEIGHT, pa.int64())] if weighted else []
-    fields += [pa.field(WATERMARK, pa.int64())] if marked else []
-    return pa.schema([*fields, *(pa.field(f.name, f.type) for f in schema)])
+
+    columns: pa.Schema
+    timed: bool = False
+    weighted: bool = False
+    marked: bool = False
+    judged: bool = False
+    everywhere: tuple[str, ...] | None = None
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The columns of a parcel."""
+        fields: list[pa.Field] = [pa.field(HASH, pa.int64())]
+        fields += [pa.field(TIME, TIMESTAMP)] if self.timed else []
+        fields += [pa.field(WEIGHT, pa.int64())] if self.weighted else []
+        fields += [pa.field(WATERMARK, pa.int64())] if self.marked else []
+        return pa.schema([*fields, *(pa.field(f.name, f.type) for f in self.columns)])
+
+    def empty(self) -> pa.RecordBatch:
+        """No rows of a parcel."""
+        return pa.RecordBatch.from_pylist([], self.schema)
+
+    def prepared(self, rows: pa.Table, key: Sequence[str]) -> Prepared:
+        """A parcel of rows, with the hash of their key; see `routed`."""
+        late = None
+        if self.judged:
+            rows, late = in_time(rows)
+        if self.everywhere is None:
+            return Prepared(routed(rows, key, self.schema), late)
+        return Prepared(Everywhere(routed(rows, self.everywhere, self.schema).batch), late)
+
+    def combine(self, parts: Sequence[Routed]) -> Routed:
+        """One parcel of several, in their order; there is at least one."""
+        whole = Routed.combine(parts)
+        return whole if self.everywhere is None else Everywhere(whole.batch)
+
+    def parse(self, blob: bytes | memoryview | pa.Buffer) -> Routed:
+        """Reads what `Routed.to_bytes` gave.
+
+        Raises:
+            SchemaError: the blob is of other rows.
+        """
+        with pa.ipc.open_stream(pa.py_buffer(blob)) as stream:
+            batch = stream.read_next_batch()
+        if batch.schema.names != self.schema.names:
+            raise SchemaError(
+                f"expected the columns {self.schema.names}; found {batch.schema.names}"
+            )
+        return Routed(widen(batch, self.schema))
 
 
 def routed(rows: pa.Table, key: Sequence[str], schema: pa.Schema) -> Routed:
@@ -99,7 +156,7 @@ def routed(rows: pa.Table, key: Sequence[str], schema: pa.Schema) -> Routed:
     Args:
         rows: any, with at least the columns that the parcel has.
         key: the columns whose hash decides the shard; none puts all rows on one.
-        schema: of the parcel, from `routed_schema`. Where it has `$weight` and the rows don't, each is +1;
+        schema: of the parcel, from `RowParcels`. Where it has `$weight` and the rows don't, each is +1;
             where it has `$watermark` and they don't, none is late.
 
     Raises:
@@ -122,17 +179,12 @@ def routed(rows: pa.Table, key: Sequence[str], schema: pa.Schema) -> Routed:
     return Routed(pa.RecordBatch.from_arrays([found[name] for name in schema.names], schema=schema))
 
 
-def parse_routed(schema: pa.Schema, blob: bytes | memoryview | pa.Buffer) -> Routed:
-    """Reads what `Routed.to_bytes` gave.
-
-    Raises:
-        SchemaError: the blob is of other rows.
-    """
-    with pa.ipc.open_stream(pa.py_buffer(blob)) as stream:
-        batch = stream.read_next_batch()
-    if batch.schema.names != schema.names:
-        raise SchemaError(f"expected the columns {schema.names}; found {batch.schema.names}")
-    return Routed(widen(batch, schema))
+def delta_of(bag: Bag, parts: Sequence[Routed]) -> pa.RecordBatch:
+    """What parcels bring to a bag without stretches: sorted, each row once."""
+    if not parts:
+        return bag.layout.empty()
+    rows = Routed.combine(parts)
+    return bag.delta(rows.batch, rows.hashes, rows.weights, None)
 
 
 def in_time(rows: pa.Table) -> tuple[pa.Table, Vector | None]:

@@ -24,9 +24,10 @@ When the frontier is a gap beyond the entry, the session is closed, or, where it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Final
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
@@ -36,25 +37,24 @@ from penstock.core.delta import WEIGHT, expiring
 from penstock.core.kernels import njit, types
 from penstock.core.schema import TIMESTAMP
 from penstock.core.vectors import Vector
-from penstock.errors import CorruptError, SchemaError
-from penstock.ops.aggregate import State
+from penstock.errors import SchemaError
 from penstock.ops.aggregates import COUNT, Rows
-from penstock.ops.bases import Windowed
-from penstock.ops.operator import Context, Prepared, Step
+from penstock.ops.codec import UNSAID
+from penstock.ops.operator import Context, Prepared, Step, Traits
 from penstock.ops.partials import (
     Hash,
+    PartialParcels,
     Partials,
     checked,
     checked_times,
     group_layout,
-    parse_partials,
     standard_hash,
 )
 from penstock.ops.routed import in_time
-from penstock.ops.spec import AggregateSpec
+from penstock.ops.spec import Windowed
+from penstock.ops.state import State
 from penstock.ops.views import results, same_results, timed, weighted
 from penstock.ops.windows import NO_TIME
-from penstock.state.files import StateFiles
 from penstock.state.layout import HASH, WINDOW, Layout, Value, combine, concat, equal, hashes, take
 from penstock.state.trace import ALWAYS, Trace
 
@@ -131,8 +131,7 @@ class SessionAggregate(Windowed):
 
     kind: ClassVar[str] = "sessions"
 
-    spec: AggregateSpec
-    hash: Hash = field(default=standard_hash, repr=False)
+    hash: Annotated[Hash, UNSAID] = field(default=standard_hash, repr=False)
 
     def __post_init__(self) -> None:
         assert self.spec.window.kind == "session"
@@ -147,11 +146,11 @@ class SessionAggregate(Windowed):
         layout = replace(groups, values=(*groups.values, last), tie=start)
         agenda = replace(groups, values=(Value(COUNT, pa.int64(), "sum"),), tie=start)
         object.__setattr__(self, "_layout", layout)
-        object.__setattr__(self, "_layouts", {OPEN: layout, AGENDA: agenda, CLOSED: layout})
+        object.__setattr__(self, "_agenda", agenda)
         object.__setattr__(self, "_place", replace(groups, values=()))
 
     _layout: Layout = field(init=False, repr=False, compare=False)
-    _layouts: Mapping[str, Layout] = field(init=False, repr=False, compare=False)
+    _agenda: Layout = field(init=False, repr=False, compare=False)
     _place: Layout = field(init=False, repr=False, compare=False)
 
     @property
@@ -159,38 +158,21 @@ class SessionAggregate(Windowed):
         """The columns that identify sessions; the first of the layout."""
         return [WINDOW, HASH, *self.keys, START]
 
-    def reads(self, port: int) -> frozenset[str] | None:  # noqa: ARG002
-        """See `Operator`."""
-        return self.spec.reads
-
-    def frontier(self, inputs_us: Sequence[int]) -> int:
+    @cached_property
+    def traits(self) -> Traits:
         """See `Operator`: what is open, and so may change, ends later than the input's frontier."""
-        return inputs_us[0]
+        layouts = {OPEN: self._layout, AGENDA: self._agenda, CLOSED: self._layout}
+        return self._traits(self._parcels, layouts, reads=self.spec.reads)
+
+    @cached_property
+    def _parcels(self) -> _Chains:
+        return _Chains({OPEN: self._layout}, self._chained)
 
     def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:
         """See `Operator`: a session may end, or go, anywhere."""
         if now_us[0] == before_us[0]:
             return False
         return self.spec.closed or self.spec.keep_us is not None
-
-    def empty(self, files: StateFiles) -> State:
-        """The state before any row."""
-        return State({name: Trace(layout, files) for name, layout in self._layouts.items()})
-
-    def open(self, files: StateFiles, description: Mapping[str, Any]) -> State:
-        """The state that a description is of; files are read when they are needed.
-
-        Raises:
-            CorruptError: the description is of another operator.
-        """
-        traces = description["traces"]
-        if set(traces) != set(self._layouts):
-            raise CorruptError(
-                f"expected the traces {sorted(self._layouts)} of this operator; found "
-                f"{sorted(traces)}: the pipeline's definition has changed. Run it with --rebuild"
-            )
-        opened = {name: Trace.open(lo, files, traces[name]) for name, lo in self._layouts.items()}
-        return State(opened, description["watermark_us"])
 
     # --- where the rows are -------------------------------------------------------------------
 
@@ -233,17 +215,6 @@ class SessionAggregate(Windowed):
         made = pa.RecordBatch.from_arrays(out, schema=self._layout.schema)
         return Partials({OPEN: self._chained(self._layout.group(made, whole=False))})
 
-    def combine(self, port: int, parts: Sequence[Partials]) -> Partials:  # noqa: ARG002
-        """One delta of several, in their order."""
-        if len(parts) == 1:
-            return parts[0]
-        merged = self._layout.merge([part.tables[OPEN] for part in parts], whole=False)
-        return Partials({OPEN: self._chained(merged)})
-
-    def parse(self, port: int, blob: bytes | memoryview | pa.Buffer) -> Partials:  # noqa: ARG002
-        """Reads what `Partials.to_bytes` gave."""
-        return parse_partials({OPEN: self._layout}, blob)
-
     def _chained(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Partial sessions, sorted and each identity once, as as few as they come to."""
         each = np.arange(len(rows))
@@ -270,17 +241,13 @@ class SessionAggregate(Windowed):
     # --- where the state is -------------------------------------------------------------------
 
     def step(self, state: State, inputs: Sequence[Sequence[Partials]], context: Context) -> Step:
-        """Makes the next version of a shard's state; see `Operator`.
-
-        Raises:
-            CorruptError: a file of the state is not what was written.
-        """
-        [parts], [frontier_us] = inputs, context.frontiers_us
-        assert frontier_us >= state.watermark_us, "frontiers don't fall"
+        """See `Operator`."""
+        [parts], [now_us], [before_us] = inputs, context.frontiers_us, state.frontiers_us
+        assert now_us >= before_us, "frontiers don't fall"
         ended_us = ALWAYS  # a session whose last row lies here or before is closed
-        if frontier_us >= NO_TIME + self.spec.window.size_us:
-            ended_us = frontier_us - self.spec.window.size_us
-        joined = self._join(state, self.combine(0, parts).tables[OPEN], ended_us)
+        if now_us >= NO_TIME + self.spec.window.size_us:
+            ended_us = now_us - self.spec.window.size_us
+        joined = self._join(state, self._parcels.combine(parts).tables[OPEN], ended_us)
         closing = joined.lasts <= ended_us
         ended = joined.full.filter(pa.array(closing))
         deltas = {
@@ -288,23 +255,14 @@ class SessionAggregate(Windowed):
             AGENDA: self._agenda_delta(joined, closing),
             CLOSED: self._layout.group(_placed(ended, ended.column(LAST)), whole=True),
         }
-        written = [0, 0]
-        traces = {}
-        for name, trace in state.traces.items():
-            writer = context.writer(name)
-            traces[name] = trace.append(deltas[name], writer)
-            written[0] += writer.written
-            written[1] += writer.bytes
-        lows = {AGENDA: ended_us + 1 if ended_us > ALWAYS else ALWAYS, CLOSED: self._low(ended_us)}
-        for name, low in lows.items():
-            traces[name] = replace(traces[name], low_us=max(low, traces[name].low_us))
+        made = context.appended(state, deltas, frontiers_us=context.frontiers_us)
+        low_us = self._low(ended_us)
+        made = made.above({AGENDA: ended_us + 1 if ended_us > ALWAYS else ALWAYS, CLOSED: low_us})
         closed = pa.Table.from_batches([self._finish(ended)]) if self.spec.closed else None
         return Step(
-            State(traces, frontier_us),
-            self._changed(joined, closing, state, lows[CLOSED]) if self.spec.changes else None,
+            made,
+            self._changed(joined, closing, state, low_us) if self.spec.changes else None,
             None if closed is None else timed(closed),
-            written[0],
-            written[1],
         )
 
     def _join(self, state: State, delta: pa.RecordBatch, ended_us: int) -> _Joined:
@@ -375,9 +333,8 @@ class SessionAggregate(Windowed):
         rows = joined.full.filter(pa.array(enter))
         ones = vectors.from_int64(np.ones(len(rows), np.int64))
         columns = [rows.column(LAST), *(rows.column(name) for name in (HASH, *self.keys, START))]
-        layout = self._layouts[AGENDA]
-        made = pa.RecordBatch.from_arrays([*columns, ones], schema=layout.schema)
-        return layout.group(made, whole=False)
+        made = pa.RecordBatch.from_arrays([*columns, ones], schema=self._agenda.schema)
+        return self._agenda.group(made, whole=False)
 
     def _changed(self, joined: _Joined, closing: Vector, state: State, low: int) -> pa.Table:
         """How the view changes, by retention, too."""
@@ -464,6 +421,18 @@ class SessionAggregate(Windowed):
         return pa.RecordBatch.from_arrays(
             [*columns, *results(self.spec, full)], schema=self.spec.schema
         )
+
+
+@dataclass(frozen=True)
+class _Chains(PartialParcels):
+    """How partial sessions travel: joined, where they are of one."""
+
+    chained: Callable[[pa.RecordBatch], pa.RecordBatch]
+
+    def combine(self, parts: Sequence[Partials]) -> Partials:
+        """See `Parcels`."""
+        whole = super().combine(parts)
+        return whole if len(parts) == 1 else Partials({OPEN: self.chained(whole.tables[OPEN])})
 
 
 def _placed(rows: pa.RecordBatch, window: pa.Array) -> pa.RecordBatch:

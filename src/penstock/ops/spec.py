@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Annotated, ClassVar, Final, Self
 
 import pyarrow as pa
 
@@ -20,7 +20,10 @@ from penstock.ops.aggregates import (
     Part,
     make_function,
 )
+from penstock.ops.codec import FLAT, RARE
+from penstock.ops.operator import Operator, Parcels, Port, Traits
 from penstock.ops.windows import Window
+from penstock.state.layout import Layout
 
 WINDOW_START: Final = "window_start"
 WINDOW_END: Final = "window_end"
@@ -40,6 +43,8 @@ class Aggregate:
         parameter: a number, or some, of functions that take one.
     """
 
+    listed: ClassVar = True  # in specs
+
     name: str
     kind: str
     column: Column | None = None
@@ -55,20 +60,6 @@ class Aggregate:
     def type(self) -> pa.DataType:
         """The type of the result."""
         return self.function.type
-
-    def to_spec(self) -> list[Any]:
-        """The same as JSON."""
-        columns = [self.column and self.column.to_spec(), self.by and self.by.to_spec()]
-        parameter = list(self.parameter) if isinstance(self.parameter, tuple) else self.parameter
-        return [self.name, self.kind, *columns, parameter]
-
-    @staticmethod
-    def from_spec(spec: list[Any]) -> Aggregate:
-        """Reads what `to_spec` gave."""
-        name, kind, *columns, parameter = spec
-        column, by = [one and Column.from_spec(one) for one in columns]
-        parameter = tuple(parameter) if isinstance(parameter, list) else parameter
-        return Aggregate(name, kind, column, by, parameter)
 
 
 @dataclass(frozen=True)
@@ -99,7 +90,7 @@ class AggregateSpec:
     closed: bool = False
     keep_us: int | None = None
     correct_us: int = 0
-    mixed: bool = False
+    mixed: Annotated[bool, RARE] = False
     schema: pa.Schema = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -164,33 +155,43 @@ class AggregateSpec:
         """The names of the input's columns that are looked at."""
         return frozenset(self.inputs) | ({self.time} if self.time is not None else set())
 
-    def to_spec(self) -> dict[str, Any]:
-        """The same as JSON."""
-        return {
-            **({"mixed": True} if self.mixed else {}),
-            "keys": [key.to_spec() for key in self.keys],
-            "window": self.window.to_spec(),
-            "aggregates": [a.to_spec() for a in self.aggregates],
-            "time": self.time,
-            "retracts": self.retracts,
-            "changes": self.changes,
-            "closed": self.closed,
-            "keep_us": self.keep_us,
-            "correct_us": self.correct_us,
-        }
 
-    @staticmethod
-    def from_spec(spec: Mapping[str, Any]) -> AggregateSpec:
-        """Reads what `to_spec` gave."""
-        return AggregateSpec(
-            keys=tuple(Column.from_spec(key) for key in spec["keys"]),
-            window=Window.from_spec(spec["window"]),
-            aggregates=tuple(Aggregate.from_spec(one) for one in spec["aggregates"]),
-            time=spec["time"],
-            retracts=spec["retracts"],
-            changes=spec["changes"],
-            closed=spec["closed"],
-            keep_us=spec["keep_us"],
-            correct_us=spec["correct_us"],
-            mixed=spec.get("mixed", False),
+@dataclass(frozen=True)
+class Windowed(Operator):
+    """A table of aggregates per window and key: window_start, window_end, keys, aggregates.
+
+    Args:
+        spec: what is computed, and what of it is given.
+    """
+
+    spec: Annotated[AggregateSpec, FLAT]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The grouping columns."""
+        return tuple(key.name for key in self.spec.keys)
+
+    def _traits(
+        self,
+        parcels: Parcels,
+        keeps: Mapping[str, Layout],
+        *,
+        reads: frozenset[str] | None,
+    ) -> Traits:
+        """A row of a window happens in its last instant; sessions begin whenever they begin."""
+        windowed = self.spec.window.kind != "none"
+        return Traits(
+            schema=self.spec.schema,
+            ports=(Port(parcels, self.keys, reads),),
+            keeps=keeps,
+            keys=self.keys,
+            timed=windowed,
+            closes=windowed,
+            corrects=self.spec.correct_us > 0,
+            every_us=self.spec.window.even_us,
+            frontiers_kept=1,
         )
+
+    def emitting(self, *, changes: bool, closed: bool) -> Self:
+        """See `Operator`."""
+        return replace(self, spec=replace(self.spec, changes=changes, closed=closed))

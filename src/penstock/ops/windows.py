@@ -26,6 +26,7 @@ from penstock.core.kernels import njit, types
 from penstock.core.time import DAY_US, duration_text
 from penstock.core.vectors import Vector
 from penstock.errors import FlowError
+from penstock.ops.codec import read_fields, written_fields
 
 _I64 = types.Array(types.int64, 1, "C", readonly=True)
 _OUT = types.int64[::1]
@@ -118,14 +119,14 @@ class Window:
     def from_spec(spec: Mapping[str, Any]) -> Window:
         """Reads what `to_spec` gave."""
         if "calendar" in spec:
-            calendar = Calendar.from_spec(spec["calendar"])
+            calendar = read_fields(Calendar, spec["calendar"])
             return Window(spec["kind"], calendar=calendar, steps=spec["steps"])
         return Window(spec["kind"], spec["size_us"], spec["every_us"], spec["offset_us"])
 
     def to_spec(self) -> dict[str, Any]:
         """The same as JSON."""
         if self.calendar is not None:
-            calendar = self.calendar.to_spec()
+            calendar = written_fields(self.calendar)
             return {"kind": self.kind, "calendar": calendar, "steps": self.steps}
         return {
             "kind": self.kind,

@@ -48,7 +48,7 @@ class ViewPart:
     @cached_property
     def schema(self) -> pa.Schema:
         """The view's columns."""
-        return self._shown(operator_from_spec(self.spec).schema.empty_table()).schema
+        return self._shown(operator_from_spec(self.spec).traits.schema.empty_table()).schema
 
     def shards(self) -> list[Self]:
         """The same, a part for each shard."""
@@ -79,7 +79,9 @@ class ViewPart:
                 if counting is not None:
                     counting.take_groups(refused)
                 if batches:
-                    yield self._shown(pa.Table.from_batches(batches, operator.schema), counting)
+                    yield self._shown(
+                        pa.Table.from_batches(batches, operator.traits.schema), counting
+                    )
 
     def _shown(self, rows: pa.Table, counting: Counting | None = None) -> pa.Table:
         for number, step in enumerate(self.steps):
@@ -97,10 +99,10 @@ class ViewPart:
     @property
     def keeps_windows(self) -> bool:
         """Whether the view's `window_start` is that of its operator's windows."""
-        operator = operator_from_spec(self.spec)
+        traits = operator_from_spec(self.spec).traits
         selects = [dict(step["select"]) for step in self.steps if "select" in step]
         own = all(one.get("window_start") == '"window_start"' for one in selects)
-        return own and operator.closes and "window_start" in operator.schema.names
+        return own and traits.closes and "window_start" in traits.schema.names
 
 
 def _typed(rows: pa.Table, step: Json) -> pa.Table:

@@ -384,7 +384,7 @@ class Snapshot:
     def every_us(self, name: str) -> int:
         """From the start of one of a view's windows to the next one's."""
         _, entry = self.kept_by(name)
-        return operator_from_spec(entry.spec).every_us
+        return operator_from_spec(entry.spec).traits.every_us
 
     def _view(self, name: str) -> ViewEntry:
         if name not in self.content.views:

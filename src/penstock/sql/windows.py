@@ -15,7 +15,7 @@ from penstock.expr.query import query_columns
 from penstock.flow.algebra.queries import over
 from penstock.ops.over.functions import Frame, Function
 from penstock.ops.over.functions import Kind as FunctionKind
-from penstock.ops.over.operator import Ordered
+from penstock.ops.over.window_functions import Ordered
 from penstock.sql.relation import quoted
 from penstock.sql.scope import Scope
 from penstock.sql.trees import own

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.delta import TIME
+from penstock.core.delta import TIME, WEIGHT
 from penstock.core.keys import hash_columns
 from penstock.core.vectors import Vector, coarse_codes, from_int64, raw
 from penstock.state import kernels
@@ -34,7 +34,17 @@ from penstock.state.layout import (
 )
 from penstock.state.trace import Trace
 
-__all__ = ["COUNT", "FIRST", "ORDER", "Bag", "matches", "negated", "weights_of"]
+__all__ = [
+    "COUNT",
+    "FIRST",
+    "ORDER",
+    "Bag",
+    "changes_of",
+    "matches",
+    "negated",
+    "plain",
+    "weights_of",
+]
 
 FIRST: Final = -(2**63)
 """Before all places of an order as SQL's."""
@@ -228,3 +238,22 @@ def negated(batch: pa.RecordBatch) -> pa.RecordBatch:
     """A batch in a bag's layout that takes back what the given one brings."""
     at = batch.schema.get_field_index(COUNT)
     return batch.set_column(at, batch.schema.field(at), from_int64(-weights_of(batch)))
+
+
+def changes_of(moved: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
+    """Rows of a bag as a table's changes, with `$weight`: all that go before all that come.
+
+    Args:
+        moved: each row once, with how often it comes; negative where it goes.
+        schema: of the table's rows.
+    """
+    weights = weights_of(moved)
+    order = np.concatenate([np.flatnonzero(weights < 0), np.flatnonzero(weights > 0)])
+    moved = moved.take(from_int64(order))
+    columns = [moved.column(name) for name in [*schema.names, COUNT]]
+    return pa.Table.from_arrays(columns, schema=schema.append(pa.field(WEIGHT, pa.int64())))
+
+
+def plain(schema: pa.Schema) -> pa.Schema:
+    """The same columns, of which each may be NULL, as they are kept and sent."""
+    return pa.schema([pa.field(field.name, field.type) for field in schema])

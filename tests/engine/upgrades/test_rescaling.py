@@ -75,7 +75,7 @@ def test_a_rescaled_pipeline_is_as_if_it_had_always_been(seed: int) -> None:
         for entry in version.operators.values():
             operator = operator_from_spec(entry.spec)
             for description in entry.traces.values():
-                operator.open(run.store.files, description).check()
+                operator.check(operator.open(run.store.files, description))
     for topic in ("events", "names"):
         for record in run.log.records(topic):
             calm.log.append(topic, record.partition, record.key, record.value, record.timestamp_ms)

@@ -26,7 +26,7 @@ from penstock.ops import (
     Window,
     WindowedAggregate,
 )
-from penstock.ops.rolling.sessions import RevisedSessions
+from penstock.ops.rolling.revised_sessions import RevisedSessions
 
 KEYS = (Column("k", INPUT.field("k").type),)
 CALLS = (Aggregate("n", "count"),)
@@ -145,7 +145,7 @@ def newest(run: Any, topic: str) -> int:
 def test_nothing_is_reported_without_retention() -> None:
     """Changes of a table that keeps everything have no further column."""
     spec = AggregateSpec(KEYS, Window("tumbling", 10, 10), CALLS, TIME, changes=True)
-    assert EXPIRY not in Contract(WindowedAggregate(spec)).operator.schema.names
+    assert EXPIRY not in Contract(WindowedAggregate(spec)).operator.traits.schema.names
 
 
 @pytest.mark.parametrize("late", ["drop", "correct"])

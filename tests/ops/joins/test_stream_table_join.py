@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.effort import examples
 from tests.ops.contract import Contract, delta
 
-from penstock.ops.joins.stream_table import StreamTableJoin
+from penstock.ops.joins.stream_table_join import StreamTableJoin
 
 STREAM = pa.schema([("k", pa.string()), ("j", pa.int64()), ("x", pa.int64())])
 TABLE = pa.schema([("key", pa.string()), ("n", pa.int64()), ("tags", pa.list_(pa.string()))])

@@ -17,7 +17,7 @@ from tests.ops.contract import Contract, delta
 
 from penstock.core.delta import DELETED, OFFSET
 from penstock.ops import NO_TIME
-from penstock.ops.joins.temporal import STRETCH_US, TemporalJoin
+from penstock.ops.joins.temporal_join import STRETCH_US, TemporalJoin
 
 STREAM = pa.schema([("k", pa.string()), ("x", pa.int64())])
 TABLE = pa.schema([("key", pa.string()), ("n", pa.int64()), ("tags", pa.list_(pa.string()))])

@@ -16,10 +16,12 @@ from tests.ops.contract import Contract, delta
 
 import penstock as ps
 from penstock.core.delta import DELETED, OFFSET
+from penstock.core.keys import hash_columns
 from penstock.errors import FlowError
 from penstock.ops import NO_TIME
 from penstock.ops.keyed.process import Process
 from penstock.ops.keyed.rules import Rules
+from penstock.state.layout import hashes
 
 TS = pa.timestamp("us", "UTC")
 INPUT = pa.schema([("k", pa.string()), ("n", pa.int64())])
@@ -149,6 +151,18 @@ def test_a_row_meets_the_table_of_its_time(batches: Any, shards: int, seed: int)
         assert found == naive(there, changed, min(frontiers))
     for state in run.states:
         assert state.traces["rules"].rows <= 3 * (1 + len(changed))
+
+
+def test_versions_lie_under_the_hash_of_their_key() -> None:
+    """As in states that are there: a change must meet the versions of before."""
+    run = WithFunction(Rules(RULE, ("id",), timed=True))
+    changes_schema = pa.schema([*RULE, (OFFSET, pa.int64()), (DELETED, pa.bool_())])
+    rows = [(n, n, n, False) for n in (7, 8)]
+    table = delta(changes_schema, rows, times=[1, 1], marks=[NO_TIME] * 2)
+    run.step([delta(INPUT, [], times=[], marks=[]), table], [0, 0])
+    [state] = run.states
+    [kept] = state.traces["rules"].scan()
+    assert sorted(hashes(kept)) == sorted(hash_columns([pa.array([7, 8])], 2))
 
 
 @pytest.mark.slow

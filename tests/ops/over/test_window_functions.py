@@ -18,9 +18,9 @@ from tests.ops.reads import count_reads
 
 from penstock.core.keys import hash_columns
 from penstock.ops import NO_TIME, Context, routed
-from penstock.ops.over import operator as over
+from penstock.ops.over import window_functions as over
 from penstock.ops.over.functions import Frame, Function
-from penstock.ops.over.operator import Ordered, WindowFunctions
+from penstock.ops.over.window_functions import Ordered, WindowFunctions
 from penstock.state import MemoryStateFiles, trace
 
 INPUT = pa.schema(

@@ -15,7 +15,7 @@ from tests.ops.contract import Contract, delta
 
 from penstock.errors import SchemaError
 from penstock.ops import NO_TIME, Aggregate, AggregateSpec, Column, Window
-from penstock.ops.rolling.sessions import RevisedSessions
+from penstock.ops.rolling.revised_sessions import RevisedSessions
 from penstock.state import trace
 
 INPUT = pa.schema([("k", pa.string()), ("x", pa.int64()), ("v", pa.float64())])

@@ -19,7 +19,7 @@ from tests.ops.contract import Contract, counted, delta
 from penstock.errors import CorruptError
 from penstock.ops import NO_TIME, Aggregate, Column
 from penstock.ops.rolling import ranges
-from penstock.ops.rolling.counts import CountWindows
+from penstock.ops.rolling.count_windows import CountWindows
 from penstock.ops.rolling.sliding import Sliding
 from penstock.state import trace
 

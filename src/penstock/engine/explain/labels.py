@@ -71,8 +71,8 @@ class Labels:
 
     def keys(self, placed: Placed) -> str:
         """The columns that bring rows of all ports together."""
-        ports = [placed.operator.key(port) for port in range(len(placed.node.inputs))]
-        return " = ".join(dict.fromkeys(", ".join(key) for key in ports if key)) or "nothing"
+        keys = [port.key for port in placed.traits.ports]
+        return " = ".join(dict.fromkeys(", ".join(key) for key in keys if key)) or "nothing"
 
     def size(self, placed: Placed) -> str:
         """Rows and bytes of an operator's state; empty where there is none yet."""

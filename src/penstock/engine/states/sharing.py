@@ -27,7 +27,7 @@ import pyarrow as pa
 from penstock.engine.physical import Physical, Placed
 from penstock.engine.record.values import Json, Traces
 from penstock.engine.states.hot import Hot
-from penstock.ops.kept import Kept, Shared
+from penstock.ops.state import Shared
 from penstock.state import MemoryStateFiles, StateFiles
 
 __all__ = ["Shares", "converge", "lent", "lent_states"]
@@ -87,7 +87,7 @@ def lent(placed: Placed, physical: Physical, lenders: frozenset[str]) -> dict[st
     """
     state = placed.operator.empty(MemoryStateFiles())
     alike = physical.alike(placed.id)
-    if type(state) is not Kept or state.frontiers_us or placed.operator.always:
+    if state.frontiers_us or placed.traits.always:
         return {}  # it keeps more than traces
     if not state.traces or not state.traces.keys() <= alike.keys():
         return {}

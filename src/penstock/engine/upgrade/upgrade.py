@@ -580,10 +580,10 @@ class Upgrade:
             return
         new = {placed.id for placed in self._change.new}
         for name, placed in self.physical.placed.items():
-            if name in new or not placed.operator.retracts:
+            if name in new or not placed.traits.retracts:
                 continue
             readers = self.physical.readers(placed.node)
-            if placed.operator.corrects:
+            if placed.traits.corrects:
                 readers = [*readers, *self.physical.readers(Closed(placed.node))]
             if not any(getattr(reader.to, "id", None) in new for reader in readers):
                 continue

@@ -19,8 +19,8 @@ from penstock.flow.graph import Node, Stateful, may_be_late, retracts, row_key
 from penstock.ops import AggregateSpec, SessionAggregate, Window, WindowedAggregate
 from penstock.ops.keyed.deduplicate import Deduplicate
 from penstock.ops.keyed.top import Top
-from penstock.ops.rolling.counts import CountWindows
-from penstock.ops.rolling.sessions import RevisedSessions
+from penstock.ops.rolling.count_windows import CountWindows
+from penstock.ops.rolling.revised_sessions import RevisedSessions
 from penstock.ops.rolling.sliding import Sliding
 
 __all__ = ["counted", "deduplicate", "distinct", "group", "sliding", "top"]

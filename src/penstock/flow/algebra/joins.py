@@ -22,9 +22,9 @@ from penstock.flow.graph import (
 )
 from penstock.ops.joins.enriched import HowEnriched
 from penstock.ops.joins.interval_join import IntervalJoin
-from penstock.ops.joins.stream_table import StreamTableJoin
+from penstock.ops.joins.stream_table_join import StreamTableJoin
 from penstock.ops.joins.table_join import How, TableJoin
-from penstock.ops.joins.temporal import TemporalJoin
+from penstock.ops.joins.temporal_join import TemporalJoin
 
 __all__ = ["Pairs", "as_of", "changes_of", "join", "join_key", "latest", "near"]
 

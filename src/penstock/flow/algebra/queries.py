@@ -22,7 +22,7 @@ from penstock.flow.graph import (
 from penstock.ops.keyed.query import GroupQuery
 from penstock.ops.keyed.temporal_filter import TemporalFilter
 from penstock.ops.over.functions import Function
-from penstock.ops.over.operator import Ordered, WindowFunctions
+from penstock.ops.over.window_functions import Ordered, WindowFunctions
 from penstock.ops.rows import Select, Where
 
 __all__ = ["constant", "kept", "lasting", "over", "plain_names", "query", "tables_of"]

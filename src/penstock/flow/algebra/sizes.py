@@ -16,7 +16,7 @@ from penstock.ops import Operator, Upserts
 from penstock.ops.joins.interval_join import IntervalJoin
 from penstock.ops.joins.table_join import TableJoin
 from penstock.ops.keyed.query import GroupQuery
-from penstock.ops.over.operator import WindowFunctions
+from penstock.ops.over.window_functions import WindowFunctions
 from penstock.ops.rows import Unnest, Where
 
 __all__ = ["Follow", "follow", "grows", "rows_of"]

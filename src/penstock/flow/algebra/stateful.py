@@ -17,4 +17,4 @@ def stateful(operator: Operator, *inputs: Node, single: bool = False) -> Statefu
         inputs: of its ports.
         single: whether it has one row at most, which follows from the operator and its inputs.
     """
-    return Stateful(inputs, operator, Schema.from_arrow(operator.schema), single=single)
+    return Stateful(inputs, operator, Schema.from_arrow(operator.traits.schema), single=single)

@@ -18,7 +18,7 @@ __all__ = ["Broadcast", "broadcast", "closed", "closes", "paced", "process", "ve
 def closed(node: Node) -> Closed | RowStep | None:
     """The same steps over the rows of closed windows; None where there are no windows."""
     match node:
-        case Stateful() if node.operator.closes:
+        case Stateful() if node.operator.traits.closes:
             return Closed(node)
         case RowStep():
             parent = closed(node.parent)
@@ -29,7 +29,7 @@ def closed(node: Node) -> Closed | RowStep | None:
 
 def closes(node: Node) -> bool:
     """Whether a node's rows are those of windows, which close."""
-    return all(isinstance(one, Stateful) and one.operator.closes for one in origins(node))
+    return all(isinstance(one, Stateful) and one.operator.traits.closes for one in origins(node))
 
 
 def paced(node: Node, keys: tuple[str, ...], every_us: int) -> Stateful:

@@ -29,7 +29,6 @@ __all__ = [
     "Parameter",
     "Part",
     "Rows",
-    "load_functions",
     "make_function",
 ]
 
@@ -82,9 +81,3 @@ def _class(kind: str) -> type[Function]:
     module, name = FUNCTIONS[kind]
     function: type[Function] = getattr(import_module(f"{__name__}.{module}"), name)
     return function
-
-
-def load_functions() -> None:
-    """Imports all functions, in a process that is forked into others which may need any of them."""
-    for kind in FUNCTIONS:
-        _class(kind)

@@ -15,14 +15,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core import vectors
-from penstock.core.schema import Schema, type_text
 from penstock.core.vectors import Vector
 from penstock.errors import FlowError
 from penstock.state import kernels
@@ -43,18 +42,11 @@ class Column:
         required: whether no row may have NULL there, which saves counting NULLs.
     """
 
+    listed: ClassVar = True  # in specs
+
     name: str
     type: pa.DataType
     required: bool = False
-
-    def to_spec(self) -> list[Any]:
-        """The same as JSON."""
-        return [self.name, type_text(self.type), self.required]
-
-    @staticmethod
-    def from_spec(spec: list[Any]) -> Column:
-        """Reads what `to_spec` gave."""
-        return Column(spec[0], Schema.parse(f"x {spec[1]}")["x"].type, spec[2])
 
 
 @dataclass(frozen=True)

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal, Self, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.core.delta import TIME, WATERMARK
-from penstock.core.schema import Schema
 from penstock.core.vectors import Vector, from_int64
-from penstock.ops.bases import Stream
+from penstock.ops.operator import Operator
 from penstock.state.layout import HASH, WINDOW
 
-__all__ = ["Enriching", "HowEnriched", "enriched", "enriched_schema", "others", "plain", "queries"]
+__all__ = ["Enriching", "HowEnriched", "enriched", "enriched_schema", "others", "queries"]
 
 HowEnriched: TypeAlias = Literal["inner", "left"]
 
 
 @dataclass(frozen=True)
-class Enriching(Stream):
+class Enriching(Operator):
     """A join of a stream, on port 0, with a table, on port 1.
 
     Args:
@@ -31,8 +30,6 @@ class Enriching(Stream):
         table: the table's.
         on: pairs of columns that must be equal: the stream's name, the table's.
     """
-
-    kind: ClassVar[str]
 
     how: HowEnriched
     stream: pa.Schema
@@ -44,38 +41,9 @@ class Enriching(Stream):
         """The stream's columns, then the table's others."""
         return enriched_schema(self.stream, self.table, self.on, self.how)
 
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """See `Operator`: it is a stream."""
-        return ()
-
     def key(self, port: int) -> tuple[str, ...]:
-        """See `Operator`."""
+        """The columns of the stream, or of the table, that must be equal."""
         return tuple(pair[port] for pair in self.on)
-
-    def emitting(self, *, changes: bool, closed: bool) -> Self:  # noqa: ARG002
-        """See `Operator`."""
-        return self
-
-    def to_spec(self) -> dict[str, Any]:
-        """What it computes, as JSON."""
-        return {
-            "kind": self.kind,
-            "how": self.how,
-            "stream": Schema.from_arrow(self.stream).text,
-            "table": Schema.from_arrow(self.table).text,
-            "on": [list(pair) for pair in self.on],
-        }
-
-    @classmethod
-    def from_spec(cls, spec: Mapping[str, Any]) -> Self:
-        """The operator that `to_spec` described."""
-        return cls(
-            how=spec["how"],
-            stream=Schema.parse(spec["stream"]).arrow,
-            table=Schema.parse(spec["table"]).arrow,
-            on=tuple((mine, other) for mine, other in spec["on"]),
-        )
 
 
 def enriched_schema(
@@ -90,11 +58,6 @@ def others(table: pa.Schema, on: Sequence[tuple[str, str]]) -> list[pa.Field]:
     """The table's columns that the stream doesn't bring."""
     equal = {other for _, other in on}
     return [field for field in table if field.name not in equal]
-
-
-def plain(schema: pa.Schema) -> pa.Schema:
-    """The same columns, of which each may be NULL, as they are kept and sent."""
-    return pa.schema([pa.field(field.name, field.type) for field in schema])
 
 
 def queries(

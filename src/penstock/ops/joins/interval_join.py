@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Final, cast, get_args
+from typing import Annotated, Any, ClassVar, Final, cast, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -40,15 +40,15 @@ from penstock.core.delta import TIME, WEIGHT
 from penstock.core.schema import TIMESTAMP, Field, Schema
 from penstock.core.vectors import Vector
 from penstock.errors import FlowError
-from penstock.ops.bases import Stream
+from penstock.ops.codec import flags
 from penstock.ops.joins.table_join import How
-from penstock.ops.kept import Kept
-from penstock.ops.operator import Context, Prepared, Step
-from penstock.ops.routed import Routed, in_time, routed, routed_schema
+from penstock.ops.operator import Context, Operator, Port, Prepared, Step, Traits
+from penstock.ops.routed import Routed, RowParcels, in_time, routed
+from penstock.ops.state import State
 from penstock.ops.windows import NO_TIME
-from penstock.state.bag import COUNT, Bag, weights_of
+from penstock.state.bag import COUNT, Bag, plain, weights_of
 from penstock.state.intervals import near
-from penstock.state.layout import HASH, WINDOW, Layout, concat, hashes, take
+from penstock.state.layout import HASH, WINDOW, concat, hashes, take
 from penstock.state.trace import Trace
 
 __all__ = ["IntervalJoin"]
@@ -61,7 +61,7 @@ WAITING: Final = ("left_waiting", "right_waiting")  # those of rows that may hav
 
 
 @dataclass(frozen=True)
-class IntervalJoin(Stream):
+class IntervalJoin(Operator):
     """The operator.
 
     Args:
@@ -82,7 +82,7 @@ class IntervalJoin(Stream):
     before_us: int
     after_us: int
     how: How = "inner"
-    taken_back: tuple[bool, bool] = (False, False)
+    taken_back: Annotated[tuple[bool, bool], flags("left", "right")] = (False, False)
 
     def __post_init__(self) -> None:
         if self.how not in get_args(How):
@@ -92,32 +92,17 @@ class IntervalJoin(Stream):
 
     # -- what it is ---------------------------------------------------------------------------------
 
-    @staticmethod
-    def from_spec(spec: Mapping[str, Any]) -> IntervalJoin:
-        """The operator that `to_spec` described."""
-        left, right = (name in spec["taken_back"] for name in ROWS)
-        return IntervalJoin(
-            left=Schema.parse(spec["left"]),
-            right=Schema.parse(spec["right"]),
-            on=tuple((mine, other) for mine, other in spec["on"]),
-            before_us=spec["before_us"],
-            after_us=spec["after_us"],
-            how=spec["how"],
-            taken_back=(left, right),
+    @cached_property
+    def traits(self) -> Traits:
+        """See `Operator`: what is decided last needs no right rows that change."""
+        return Traits(
+            schema=self.output.arrow,
+            ports=tuple(Port(self._parcels[port], self.key(port)) for port in PORTS),
+            retracts=self.retracts,
+            timed=True,
+            frontiers_kept=2,
+            keeps={name: self._bags[port].layout for name, port in self._traces.items()},
         )
-
-    def to_spec(self) -> dict[str, Any]:
-        """What it computes, as JSON."""
-        return {
-            "kind": self.kind,
-            "left": self.left.text,
-            "right": self.right.text,
-            "on": [list(pair) for pair in self.on],
-            "before_us": self.before_us,
-            "after_us": self.after_us,
-            "how": self.how,
-            "taken_back": [name for name, is_ in zip(ROWS, self.taken_back, strict=True) if is_],
-        }
 
     @cached_property
     def columns(self) -> tuple[_Output, ...]:
@@ -152,11 +137,6 @@ class IntervalJoin(Stream):
         return Schema(tuple(column.field for column in self.columns))
 
     @property
-    def schema(self) -> pa.Schema:
-        """See `Operator`."""
-        return self.output.arrow
-
-    @property
     def gives_pairs(self) -> bool:
         """Whether right's columns are there."""
         return self.how not in ("semi", "anti")
@@ -169,23 +149,14 @@ class IntervalJoin(Stream):
 
     @property
     def retracts(self) -> bool:
-        """See `Operator`: what is decided last needs no right rows that change."""
+        """Whether pairs and rows may be taken back."""
         if self.how == "anti":
             return self.taken_back[LEFT]
         return any(self.taken_back)
 
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """See `Operator`: it is a stream."""
-        return ()
-
     def key(self, port: int) -> tuple[str, ...]:
-        """See `Operator`."""
+        """The columns of a port that must be equal."""
         return tuple(pair[port] for pair in self.on)
-
-    def emitting(self, *, changes: bool, closed: bool) -> IntervalJoin:  # noqa: ARG002
-        """See `Operator`: its rows are all that there is to read of it."""
-        return self
 
     # -- time ---------------------------------------------------------------------------------------
 
@@ -234,9 +205,9 @@ class IntervalJoin(Stream):
     # -- rows on their way --------------------------------------------------------------------------
 
     @cached_property
-    def _parcels(self) -> tuple[pa.Schema, ...]:
+    def _parcels(self) -> tuple[RowParcels, ...]:
         return tuple(
-            routed_schema(side.arrow, timed=True, weighted=taken_back)
+            RowParcels(side.arrow, timed=True, weighted=taken_back, judged=True)
             for side, taken_back in zip((self.left, self.right), self.taken_back, strict=True)
         )
 
@@ -244,7 +215,7 @@ class IntervalJoin(Stream):
     def _bags(self) -> tuple[Bag, ...]:
         time = pa.field(TIME, TIMESTAMP)
         return tuple(
-            Bag(pa.schema([time, *(pa.field(f.name, f.type) for f in side)]), self.key(port))
+            Bag(pa.schema([time, *plain(side.arrow)]), self.key(port))
             for port, side in enumerate((self.left, self.right))
         )
 
@@ -255,7 +226,7 @@ class IntervalJoin(Stream):
             for name in self.key(port):
                 if rows.column(name).null_count:
                     rows = rows.filter(pc.is_valid(rows.column(name)))
-        return Prepared(routed(rows, self.key(port), self._parcels[port]), late)
+        return Prepared(routed(rows, self.key(port), self._parcels[port].schema), late)
 
     # -- state --------------------------------------------------------------------------------------
 
@@ -267,22 +238,10 @@ class IntervalJoin(Stream):
             kept[ROWS[LEFT]] = LEFT
         return kept | {WAITING[port]: port for port in PORTS if self.decides(port)}
 
-    @cached_property
-    def _layouts(self) -> dict[str, Layout]:
-        return {name: self._bags[port].layout for name, port in self._traces.items()}
-
-    @property
-    def _promised(self) -> int:
-        return 2
-
     # -- the join -----------------------------------------------------------------------------------
 
-    def step(self, state: Kept, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
-        """See `Operator`.
-
-        Raises:
-            CorruptError: a file of the state is not what was written.
-        """
+    def step(self, state: State, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
+        """See `Operator`."""
         moved = zip(state.frontiers_us, context.frontiers_us, strict=True)
         assert all(before <= now for before, now in moved), "frontiers don't fall"
         arrived = [self._arrived(port, parts) for port, parts in enumerate(inputs)]
@@ -296,25 +255,17 @@ class IntervalJoin(Stream):
             if self.decides(port):
                 due = self._due(port, arrived[port][0], state, context.frontiers_us)
                 made += self._alone(port, due, sides[1 - port])
-        written = [0, 0]
-        traces = {}
+        deltas, lows_us = {}, {}
         for name, port in self._traces.items():
-            writer = context.writer(name)
             if name == ROWS[port]:
-                delta, low = arrived[port][1], self.low_us(port, context.frontiers_us)
-                low = low if low == NO_TIME else low // self.width_us * self.width_us
+                low = self.low_us(port, context.frontiers_us)
+                lows_us[name] = low if low == NO_TIME else low // self.width_us * self.width_us
+                deltas[name] = arrived[port][1]
             else:
-                low = _minus(context.frontiers_us[1 - port], self.ahead_us(port))
-                delta = self._by_time(port, arrived[port][0])
-            traces[name] = state.traces[name].append(delta, writer, low_us=low)
-            written[0] += writer.written
-            written[1] += writer.bytes
-        return Step(
-            Kept(traces, context.frontiers_us),
-            changes=self._changes(made),
-            files_written=written[0],
-            bytes_written=written[1],
-        )
+                lows_us[name] = _minus(context.frontiers_us[1 - port], self.ahead_us(port))
+                deltas[name] = self._by_time(port, arrived[port][0])
+        kept = context.appended(state, deltas, low_us=lows_us, frontiers_us=context.frontiers_us)
+        return Step(kept, self._changes(made))
 
     def _arrived(self, port: int, parts: Sequence[Routed]) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         """A port's new rows, in its bag's layout, each once; and those without a NULL in the key."""
@@ -411,7 +362,7 @@ class IntervalJoin(Stream):
         self,
         port: int,
         new: pa.RecordBatch,
-        state: Kept,
+        state: State,
         frontiers_us: Sequence[int],
     ) -> pa.RecordBatch:
         """The rows of a port that no partner can come to any more, as of this batch."""

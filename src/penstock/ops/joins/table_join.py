@@ -13,11 +13,10 @@ NULL is equal to nothing, as in SQL: a row whose key has one is unmatched.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, ClassVar, Final, Literal, TypeAlias
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import ClassVar, Final, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -25,14 +24,11 @@ import pyarrow as pa
 from penstock.core import vectors
 from penstock.core.delta import WEIGHT
 from penstock.core.keys import hash_columns
-from penstock.core.schema import Schema
 from penstock.core.vectors import Vector
-from penstock.ops.bases import Timeless, changes_of
-from penstock.ops.joins.enriched import plain
-from penstock.ops.kept import Kept
-from penstock.ops.operator import Context, Prepared, Step
-from penstock.ops.routed import Routed, routed, routed_schema
-from penstock.state.bag import COUNT, Bag, matches, weights_of
+from penstock.ops.operator import Context, Operator, Port, Step, Traits
+from penstock.ops.routed import Routed, RowParcels, delta_of
+from penstock.ops.state import State
+from penstock.state.bag import COUNT, Bag, changes_of, matches, plain, weights_of
 from penstock.state.layout import HASH, WINDOW, Layout, Value, concat, taken
 from penstock.state.trace import Trace
 
@@ -45,7 +41,7 @@ SIDES: Final = ("left", "right")
 
 
 @dataclass(frozen=True)
-class TableJoin(Timeless):
+class TableJoin(Operator):
     """The operator.
 
     Args:
@@ -54,7 +50,6 @@ class TableJoin(Timeless):
         right: the right table's.
         on: pairs of columns that must be equal: the left one's name, the right one's.
         keys: the columns of the result that identify its rows; none where nothing does.
-        gives: whether `step` gives changes.
     """
 
     kind: ClassVar[str] = "table join"
@@ -64,7 +59,6 @@ class TableJoin(Timeless):
     right: pa.Schema
     on: tuple[tuple[str, str], ...]
     keys: tuple[str, ...] = ()
-    gives: bool = True
 
     # -- what it is ---------------------------------------------------------------------------------
 
@@ -81,80 +75,53 @@ class TableJoin(Timeless):
             fields += [pa.field(f.name, f.type, f.nullable or lone_left) for f in self._others]
         return pa.schema(fields)
 
-    def key(self, port: int) -> tuple[str, ...]:
-        """See `Operator`."""
-        return tuple(pair[port] for pair in self.on)
-
-    def arranges(self, port: int) -> Mapping[str, object]:
-        """See `Operator`: each side, and its counts where they are asked for."""
-        side = SIDES[port]
-        forms = {side: self._bags[port], f"{side}.counts": self._count_layouts[port]}
-        return {name: form for name, form in forms.items() if name in self._layouts}
-
-    @property
-    def placed_by(self) -> tuple[str, ...]:
+    @cached_property
+    def traits(self) -> Traits:
         """See `Operator`: the key has the left column's name, whichever side a row is of."""
-        return self.key(LEFT)
-
-    def emitting(self, *, changes: bool, closed: bool) -> TableJoin:  # noqa: ARG002
-        """See `Operator`."""
-        return replace(self, gives=changes)
-
-    def to_spec(self) -> dict[str, Any]:
-        """What it computes, as JSON."""
-        return {
-            "kind": self.kind,
-            "how": self.how,
-            "left": Schema.from_arrow(self.left).text,
-            "right": Schema.from_arrow(self.right).text,
-            "on": [list(pair) for pair in self.on],
-            "keys": list(self.keys),
-        }
-
-    @staticmethod
-    def from_spec(spec: Mapping[str, Any]) -> TableJoin:
-        """The operator that `to_spec` described."""
-        return TableJoin(
-            how=spec["how"],
-            left=Schema.parse(spec["left"]).arrow,
-            right=Schema.parse(spec["right"]).arrow,
-            on=tuple((mine, other) for mine, other in spec["on"]),
-            keys=tuple(spec["keys"]),
+        return Traits(
+            schema=self.schema,
+            ports=(self._port(LEFT, self.left), self._port(RIGHT, self.right)),
+            keys=self.keys,
+            keeps=self._layouts,
         )
 
-    # -- rows on their way --------------------------------------------------------------------------
+    def _port(self, port: int, columns: pa.Schema) -> Port:
+        """It keeps each side, and its counts where they are asked for."""
+        side = SIDES[port]
+        forms = {side: self._bags[port], f"{side}.counts": self._count_layouts[port]}
+        arranges = {name: form for name, form in forms.items() if name in self._layouts}
+        return Port(RowParcels(columns, weighted=True), self.key(port), arranges=arranges)
 
-    def prepare(self, port: int, rows: pa.Table) -> Prepared:
-        """See `Operator`: a table's changes are never late."""
-        return Prepared(routed(rows, self.key(port), self._parcels[port]))
+    @cached_property
+    def _layouts(self) -> Mapping[str, Layout]:
+        layouts = {side: bag.layout for side, bag in zip(SIDES, self._bags, strict=True)}
+        asked = {"left": (RIGHT,), "semi": (RIGHT,), "anti": (RIGHT,), "right": (LEFT,)}
+        for side in asked.get(self.how, (LEFT, RIGHT) if self.how == "full" else ()):
+            layouts[f"{SIDES[side]}.counts"] = self._count_layouts[side]
+        return layouts
+
+    def key(self, port: int) -> tuple[str, ...]:
+        """The columns of a port that must be equal."""
+        return tuple(pair[port] for pair in self.on)
 
     # -- state --------------------------------------------------------------------------------------
 
-    def step(self, state: Kept, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
-        """See `Operator`.
-
-        Raises:
-            CorruptError: a file of the state is not what was written.
-        """
+    def step(self, state: State, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
+        """See `Operator`."""
         deltas = [
-            context.arranged(side).delta(functools.partial(self._delta, port, inputs[port]))
-            for port, side in enumerate(SIDES)
+            context.arranged(side).delta(partial(delta_of, bag, parts))
+            for side, bag, parts in zip(SIDES, self._bags, inputs, strict=True)
         ]
         counts = self._counts(deltas)
         changes = self._changes(state.traces, deltas, counts) if self.gives else None
-        traces, written = dict(state.traces), [0, 0]
-        for port, side in enumerate(SIDES):
-            for name, delta in ((side, deltas[port]), (f"{side}.counts", counts[port])):
-                if name in traces:
-                    writer = context.writer(name)
-                    traces[name] = context.arranged(name).append(traces[name], delta, writer)
-                    written[0] += writer.written
-                    written[1] += writer.bytes
-        return Step(Kept(traces), changes, None, *written)
+        counted = [f"{side}.counts" for side in SIDES]
+        made = zip([*SIDES, *counted], [*deltas, *counts], strict=True)
+        given = {name: delta for name, delta in made if name in state.traces}
+        return Step(context.appended(state, given), changes)
 
     def scan(
         self,
-        state: Kept,
+        state: State,
         lo_us: int | None = None,  # noqa: ARG002
         hi_us: int | None = None,  # noqa: ARG002
     ) -> Iterator[pa.RecordBatch]:
@@ -332,13 +299,6 @@ class TableJoin(Timeless):
 
     # -- how it is laid out -------------------------------------------------------------------------
 
-    def _delta(self, port: int, parts: Sequence[Routed]) -> pa.RecordBatch:
-        bag = self._bags[port]
-        if not parts:
-            return bag.layout.empty()
-        rows = Routed.combine(parts)
-        return bag.delta(rows.batch, rows.hashes, rows.weights, None)
-
     def _counts(self, deltas: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
         """How many rows of each key the deltas bring; of those whose counts nothing asks for, nothing."""
         return [
@@ -374,7 +334,7 @@ class TableJoin(Timeless):
 
     @cached_property
     def _out(self) -> Bag:
-        return Bag(pa.schema([pa.field(f.name, f.type) for f in self.schema]), self.placed_by)
+        return Bag(plain(self.schema), self.key(LEFT))
 
     @cached_property
     def _places(self) -> tuple[Layout, Layout]:
@@ -386,18 +346,3 @@ class TableJoin(Timeless):
         count = Value(COUNT, pa.int64(), "sum")
         left, right = self._places
         return Layout(left.keys, (count,)), Layout(right.keys, (count,))
-
-    @cached_property
-    def _layouts(self) -> dict[str, Layout]:
-        layouts = {side: bag.layout for side, bag in zip(SIDES, self._bags, strict=True)}
-        asked = {"left": (RIGHT,), "semi": (RIGHT,), "anti": (RIGHT,), "right": (LEFT,)}
-        for side in asked.get(self.how, (LEFT, RIGHT) if self.how == "full" else ()):
-            layouts[f"{SIDES[side]}.counts"] = self._count_layouts[side]
-        return layouts
-
-    @cached_property
-    def _parcels(self) -> tuple[pa.Schema, pa.Schema]:
-        return (
-            routed_schema(self.left, timed=False, weighted=True),
-            routed_schema(self.right, timed=False, weighted=True),
-        )

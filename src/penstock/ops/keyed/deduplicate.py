@@ -7,8 +7,8 @@ when no row in time can be that near any more; without `within`, never.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -18,12 +18,11 @@ import pyarrow as pa
 from penstock.core import vectors
 from penstock.core.delta import TIME, WATERMARK
 from penstock.core.kernels import njit, types
-from penstock.core.schema import TIMESTAMP, Schema
+from penstock.core.schema import TIMESTAMP
 from penstock.core.vectors import Vector
-from penstock.ops.bases import Stream
-from penstock.ops.kept import Kept
-from penstock.ops.operator import Context, Prepared, Step
-from penstock.ops.routed import Routed, in_time, routed, routed_schema
+from penstock.ops.operator import Context, Operator, Port, Step, Traits
+from penstock.ops.routed import Routed, RowParcels
+from penstock.ops.state import State
 from penstock.ops.windows import NO_TIME
 from penstock.state.bag import Bag
 from penstock.state.layout import HASH, Layout, concat
@@ -35,14 +34,13 @@ _I64 = types.Array(types.int64, 1, "C", readonly=True)
 
 
 @dataclass(frozen=True)
-class Deduplicate(Stream):
+class Deduplicate(Operator):
     """The operator.
 
     Args:
         input: the columns of the rows.
         on: the columns that duplicates agree in; NULL is a value like others.
         within_us: how far apart in event time duplicates may lie; None is any.
-        gives: whether `step` gives rows.
     """
 
     kind: ClassVar[str] = "deduplicate"
@@ -50,93 +48,48 @@ class Deduplicate(Stream):
     input: pa.Schema
     on: tuple[str, ...]
     within_us: int | None = None
-    gives: bool = True
 
     # -- what it is ---------------------------------------------------------------------------------
 
-    @property
-    def schema(self) -> pa.Schema:
-        """The input's columns."""
-        return self.input
+    @cached_property
+    def traits(self) -> Traits:
+        """See `Operator`: records are keyed by what duplicates agree in.
 
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """See `Operator`: records are keyed by what duplicates agree in."""
-        return self.on
-
-    def key(self, port: int) -> tuple[str, ...]:  # noqa: ARG002
-        """See `Operator`."""
-        return self.on
-
-    def emitting(self, *, changes: bool, closed: bool) -> Deduplicate:  # noqa: ARG002
-        """See `Operator`."""
-        return replace(self, gives=changes)
-
-    def frontier(self, inputs_us: Sequence[int]) -> int:
-        """See `Operator`."""
-        return inputs_us[0]
-
-    def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:  # noqa: ARG002
-        """See `Operator`: time alone gives no row."""
-        return False
-
-    def to_spec(self) -> dict[str, Any]:
-        """What it computes, as JSON."""
-        return {
-            "kind": self.kind,
-            "input": Schema.from_arrow(self.input).text,
-            "on": list(self.on),
-            "within_us": self.within_us,
-        }
-
-    @staticmethod
-    def from_spec(spec: Mapping[str, Any]) -> Deduplicate:
-        """The operator that `to_spec` described."""
-        schema = Schema.parse(spec["input"]).arrow
-        return Deduplicate(schema, tuple(spec["on"]), spec["within_us"])
-
-    # -- rows on their way --------------------------------------------------------------------------
-
-    @property
-    def passes_late(self) -> bool:
-        """See `Operator`: where no key is forgotten, late rows are known, too."""
-        return self.within_us is None
-
-    def prepare(self, port: int, rows: pa.Table) -> Prepared:  # noqa: ARG002
-        """See `Operator`."""
-        late = None
-        if not self.passes_late:
-            rows, late = in_time(rows)
-        return Prepared(routed(rows, self.on, self._parcels[0]), late)
+        Where no key is forgotten, late rows are known, too, and so they are handed on.
+        """
+        return Traits(
+            schema=self.input,
+            ports=(Port(self._parcels, self.on),),
+            keys=self.on,
+            retracts=False,
+            timed=True,
+            passes_late=self.within_us is None,
+            keeps={"seen": self._bag.layout},
+        )
 
     # -- state --------------------------------------------------------------------------------------
 
-    def step(self, state: Kept, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
-        """See `Operator`.
-
-        Raises:
-            CorruptError: a file of the state is not what was written.
-        """
+    def step(self, state: State, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
+        """See `Operator`."""
         [parts], [frontier_us] = inputs, context.frontiers_us
         trace, delta = state.traces["seen"], self._bag.layout.empty()
-        passed = pa.RecordBatch.from_pylist([], self._parcels[0])
+        passed = self._parcels.empty()
         if parts:
             arrived = Routed.combine(parts)
             passed = arrived.batch.filter(pa.array(self._passing(trace, arrived)))
             some = Routed(passed)
             delta = self._bag.delta(passed, some.hashes, None, self._stretch(some.times_us))
-        writer = context.writer("seen")
-        trace = trace.append(delta, writer)
+        made = context.appended(state, {"seen": delta})
         if self.within_us is not None and frontier_us >= NO_TIME + 2 * self.within_us:
             low = int(self._stretch(np.array([frontier_us - self.within_us]))[0])
-            trace = replace(trace, low_us=max(low, trace.low_us))
+            made = made.above({"seen": low})
         changes = None
         if self.gives:
             schema = self.input.append(pa.field(TIME, TIMESTAMP))
-            if self.passes_late:
+            if self._parcels.marked:
                 schema = schema.append(pa.field(WATERMARK, pa.int64()))
             changes = pa.Table.from_arrays([passed.column(f.name) for f in schema], schema=schema)
-        return Step(Kept({"seen": trace}), changes, None, writer.written, writer.bytes)
+        return Step(made, changes)
 
     # -- the work -----------------------------------------------------------------------------------
 
@@ -186,13 +139,9 @@ class Deduplicate(Stream):
         return Layout(self._bag.layout.keys, ())
 
     @cached_property
-    def _layouts(self) -> dict[str, Layout]:
-        return {"seen": self._bag.layout}
-
-    @cached_property
-    def _parcels(self) -> tuple[pa.Schema, ...]:
-        marked = self.passes_late
-        return (routed_schema(self.input, timed=True, weighted=False, marked=marked),)
+    def _parcels(self) -> RowParcels:
+        forgets = self.within_us is not None
+        return RowParcels(self.input, timed=True, marked=not forgets, judged=forgets)
 
 
 @njit(types.void(_I64, _I64, types.int64, types.int64, types.int64, types.boolean[::1]),

@@ -11,23 +11,21 @@ gives the same. Added up, it is the table.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.core.delta import TIME, WEIGHT
-from penstock.core.schema import TIMESTAMP, Schema
+from penstock.core.schema import TIMESTAMP
 from penstock.core.vectors import from_int64
-from penstock.ops.bases import Timeless
-from penstock.ops.kept import Kept
-from penstock.ops.operator import Context, Prepared, Step
-from penstock.ops.routed import Routed, routed, routed_schema
-from penstock.state.bag import Bag, weights_of
-from penstock.state.layout import Layout
+from penstock.ops.operator import Context, Operator, Port, Step, Traits
+from penstock.ops.routed import Routed, RowParcels
+from penstock.ops.state import State
+from penstock.state.bag import Bag, plain, weights_of
 
 __all__ = ["Paced"]
 
@@ -35,7 +33,7 @@ CLOCK: Final = 1  # where the clock stands among the frontiers, behind the only 
 
 
 @dataclass(frozen=True)
-class Paced(Timeless):
+class Paced(Operator):
     """The operator.
 
     Args:
@@ -54,67 +52,27 @@ class Paced(Timeless):
 
     # -- what it is ---------------------------------------------------------------------------------
 
-    @property
-    def schema(self) -> pa.Schema:
-        """The table's columns."""
-        return self.input
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """See `Operator`."""
-        return self.row_key
-
-    def key(self, port: int) -> tuple[str, ...]:  # noqa: ARG002
-        """See `Operator`."""
-        return self.row_key
-
-    def emitting(self, *, changes: bool, closed: bool) -> Paced:  # noqa: ARG002
-        """See `Operator`."""
-        return self
-
-    @property
-    def clock_us(self) -> int:
-        """See `Operator`."""
-        return self.interval_us
+    @cached_property
+    def traits(self) -> Traits:
+        """See `Operator`: what is given lies at no time, as it waited for the clock."""
+        parcels = RowParcels(self.input, timed=self.is_timed, weighted=True)
+        return Traits(
+            schema=self.input,
+            ports=(Port(parcels, self.row_key),),
+            keys=self.row_key,
+            clock_us=self.interval_us,
+            frontiers_kept=2,
+            keeps={"held": self._bag.layout},
+        )
 
     def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:
         """See `Operator`: changes may wait for the clock."""
         return now_us[CLOCK] > before_us[CLOCK]
 
-    def to_spec(self) -> dict[str, Any]:
-        """What it computes, as JSON."""
-        return {
-            "kind": self.kind,
-            "input": Schema.from_arrow(self.input).text,
-            "row_key": list(self.row_key),
-            "interval_us": self.interval_us,
-            "is_timed": self.is_timed,
-        }
-
-    @staticmethod
-    def from_spec(spec: Mapping[str, Any]) -> Paced:
-        """The operator that `to_spec` described."""
-        return Paced(
-            input=Schema.parse(spec["input"]).arrow,
-            row_key=tuple(spec["row_key"]),
-            interval_us=spec["interval_us"],
-            is_timed=spec["is_timed"],
-        )
-
-    # -- rows on their way --------------------------------------------------------------------------
-
-    def prepare(self, port: int, rows: pa.Table) -> Prepared:  # noqa: ARG002
-        """See `Operator`."""
-        return Prepared(routed(rows, self.row_key, self._parcels[0]))
-
     # -- state --------------------------------------------------------------------------------------
 
-    def step(self, state: Kept, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
-        """See `Operator`.
-
-        Raises:
-            CorruptError: a file of the state is not what was written.
-        """
+    def step(self, state: State, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
+        """See `Operator`."""
         [parts], before_us, now_us = inputs, state.frontiers_us[CLOCK], context.frontiers_us[CLOCK]
         assert now_us >= before_us, "clocks of plans don't fall"
         come, held = self._bag.layout.empty(), state.traces["held"]
@@ -125,19 +83,13 @@ class Paced(Timeless):
         given, low_us = self._bag.layout.empty(), None
         if now_us > before_us:
             given, come, low_us = self._bag.sum([*held.scan(), come]), given, now_us
-        writer = context.writer("held")
-        held = held.append(come, writer, low_us=low_us)
-        kept = Kept({"held": held}, context.frontiers_us)
-        return Step(kept, self._changes(given), None, writer.written, writer.bytes)
-
-    def scan(
-        self,
-        state: Kept,
-        lo_us: int | None = None,
-        hi_us: int | None = None,
-    ) -> Iterator[pa.RecordBatch]:
-        """See `Operator`: it keeps what it hasn't given, and no content."""
-        raise NotImplementedError
+        made = context.appended(
+            state,
+            {"held": come},
+            low_us={"held": low_us},
+            frontiers_us=context.frontiers_us,
+        )
+        return Step(made, self._changes(given))
 
     def _changes(self, given: pa.RecordBatch) -> pa.Table:
         """Rows with weights, those that go first."""
@@ -151,17 +103,4 @@ class Paced(Timeless):
     @cached_property
     def _bag(self) -> Bag:
         time = [pa.field(TIME, TIMESTAMP)] if self.is_timed else []
-        fields = [pa.field(f.name, f.type) for f in self.input]
-        return Bag(pa.schema([*fields, *time]), self.row_key)
-
-    @property
-    def _promised(self) -> int:
-        return 2  # the input's and the clock's
-
-    @cached_property
-    def _layouts(self) -> dict[str, Layout]:
-        return {"held": self._bag.layout}
-
-    @cached_property
-    def _parcels(self) -> tuple[pa.Schema, ...]:
-        return (routed_schema(self.input, timed=self.is_timed, weighted=True),)
+        return Bag(pa.schema([*plain(self.input), *time]), self.row_key)

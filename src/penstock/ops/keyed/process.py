@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -40,14 +40,14 @@ from penstock.core.vectors import Vector
 from penstock.errors import FlowError
 from penstock.expr.halves import Calls, culprits
 from penstock.expr.typed import cast_given
-from penstock.ops.bases import Stream
-from penstock.ops.kept import Kept
-from penstock.ops.keyed.rules import Contents, Everywhere, Rules
-from penstock.ops.operator import Context, Prepared, Step
-from penstock.ops.routed import Routed, in_time, parse_routed, routed, routed_schema
+from penstock.ops.codec import RARE, UNSAID
+from penstock.ops.keyed.rules import Contents, Rules
+from penstock.ops.operator import Context, Operator, Port, Step, Traits
+from penstock.ops.routed import Routed, RowParcels
 from penstock.ops.rows import Refused
+from penstock.ops.state import State
 from penstock.ops.windows import NO_TIME
-from penstock.state.bag import Bag, negated, weights_of
+from penstock.state.bag import Bag, negated, plain, weights_of
 from penstock.state.layout import HASH, WINDOW, Layout, concat, hashes
 
 __all__ = ["Function", "Process"]
@@ -78,7 +78,7 @@ class _Failures:
 
 
 @dataclass(frozen=True)
-class Process(Stream):
+class Process(Operator):
     """The operator.
 
     Args:
@@ -90,7 +90,6 @@ class Process(Stream):
         wake: the one of them that says when the key wants to be looked at again; None where none does.
         name: what the function is known by, over restarts.
         function: sees what is said above; None where only the state is read.
-        gives: whether `step` gives rows.
         rules: the table that it is given; None where there is none.
     """
 
@@ -103,39 +102,39 @@ class Process(Stream):
     state: pa.Schema
     wake: str | None
     name: str
-    function: Function | None = field(default=None, compare=False)
-    gives: bool = True
-    rules: Rules | None = None
+    function: Annotated[Function | None, UNSAID] = field(default=None, compare=False)
+    rules: Annotated[Rules | None, RARE] = None
 
     # -- what it is ---------------------------------------------------------------------------------
 
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns of the rows that come out."""
-        return self.output
+    @cached_property
+    def traits(self) -> Traits:
+        """See `Operator`: records are keyed by the key, where its columns come out.
 
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """See `Operator`: records are keyed by the key, where its columns come out."""
-        return self.per if set(self.per) <= set(self.output.names) else ()
+        What the function makes of the key's columns isn't known, so they say nothing of the shard.
+        """
+        stream = Port(RowParcels(self.input, timed=True, judged=True), self.per)
+        rules = () if self.rules is None else (self.rules.port,)
+        return Traits(
+            schema=self.output,
+            ports=(stream, *rules),
+            keys=self.per if set(self.per) <= set(self.output.names) else (),
+            placed_by=(),
+            retracts=False,
+            timed=True,
+            everywhere=frozenset({"rules"} if rules else ()),
+            frontiers_kept=1 + len(rules),
+            keeps=self._layouts,
+        )
 
-    def key(self, port: int) -> tuple[str, ...]:
-        """See `Operator`: the table's rows go everywhere."""
-        return () if port == RULES else self.per
-
-    @property
-    def placed_by(self) -> tuple[str, ...]:
-        """See `Operator`: what the function makes of the key's columns isn't known."""
-        return ()
-
-    @property
-    def everywhere(self) -> frozenset[str]:
-        """See `Operator`: each shard knows the whole table that the function is given."""
-        return frozenset() if self.rules is None else frozenset({"rules"})
-
-    def emitting(self, *, changes: bool, closed: bool) -> Process:  # noqa: ARG002
-        """See `Operator`."""
-        return replace(self, gives=changes)
+    @cached_property
+    def _layouts(self) -> Mapping[str, Layout]:
+        layouts = {"waiting": self._waiting.layout, "state": self._state.layout}
+        if self.wake is not None:
+            layouts["timers"] = self._timers.layout
+        if self.rules is not None:
+            layouts["rules"] = self.rules.bag.layout
+        return layouts
 
     def frontier(self, inputs_us: Sequence[int]) -> int:
         """See `Operator`: what comes out later is not before what was given."""
@@ -149,64 +148,12 @@ class Process(Stream):
         """See `Operator`: rows and timers may wait for the frontier."""
         return tuple(before_us) != tuple(now_us)
 
-    def to_spec(self) -> dict[str, Any]:
-        """What it computes, as JSON; the function by its name."""
-        rules = {} if self.rules is None else {"rules": self.rules.to_spec()}
-        return {
-            **rules,
-            "kind": self.kind,
-            "input": Schema.from_arrow(self.input).text,
-            "per": list(self.per),
-            "output": Schema.from_arrow(self.output).text,
-            "time": self.time,
-            "state": Schema.from_arrow(self.state).text,
-            "wake": self.wake,
-            "name": self.name,
-        }
-
-    @staticmethod
-    def from_spec(spec: Mapping[str, Any]) -> Process:
-        """The operator that `to_spec` described, without its function."""
-        return Process(
-            input=Schema.parse(spec["input"]).arrow,
-            per=tuple(spec["per"]),
-            output=Schema.parse(spec["output"]).arrow,
-            time=spec["time"],
-            state=Schema.parse(spec["state"]).arrow,
-            wake=spec["wake"],
-            name=spec["name"],
-            rules=Rules.from_spec(spec["rules"]) if "rules" in spec else None,
-        )
-
-    # -- rows on their way --------------------------------------------------------------------------
-
-    def prepare(self, port: int, rows: pa.Table) -> Prepared:
-        """See `Operator`."""
-        if port == RULES:
-            assert self.rules is not None
-            return self.rules.prepare(rows)
-        rows, late = in_time(rows)
-        return Prepared(routed(rows, self.per, self._parcels[0]), late)
-
-    def combine(self, port: int, parts: Sequence[Routed]) -> Routed:
-        """See `Operator`."""
-        whole = Routed.combine(parts)
-        return Everywhere(whole.batch) if port == RULES else whole
-
-    def parse(self, port: int, blob: bytes | memoryview | pa.Buffer) -> Routed:
-        """See `Operator`."""
-        if port == RULES:
-            assert self.rules is not None
-            return self.rules.parse(blob)
-        return parse_routed(self._parcels[0], blob)
-
     # -- state --------------------------------------------------------------------------------------
 
-    def step(self, state: Kept, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
+    def step(self, state: State, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
         """See `Operator`.
 
         Raises:
-            CorruptError: a file of the state is not what was written.
             FlowError: the function failed, or gave what it mustn't.
         """
         parts, now_us = inputs[STREAM], context.frontiers_us
@@ -226,26 +173,19 @@ class Process(Stream):
         deltas = {"waiting": waiting, "state": moved, "timers": self._timers_of(moved)}
         if contents is not None:
             deltas["rules"] = contents.rules.forgetting(contents, until_us)
-        traces, written = {}, [0, 0]
-        for name, trace in state.traces.items():
-            if name not in deltas:
-                continue
-            writer = context.writer(name)
-            made = trace.append(deltas[name], writer)
-            if name in ("waiting", "timers") and until_us > NO_TIME:
-                made = replace(made, low_us=max(until_us, made.low_us))
-            traces[name] = made
-            written[0] += writer.written
-            written[1] += writer.bytes
+        deltas = {name: delta for name, delta in deltas.items() if name in state.traces}
+        made = context.appended(state, deltas, frontiers_us=now_us)
+        if until_us > NO_TIME:
+            made = made.above(dict.fromkeys({"waiting", "timers"} & deltas.keys(), until_us))
         changes = self._timed(outs) if self.gives else None
         refused = () if failures is None else tuple(failures.refused)
-        return Step(Kept(traces, tuple(now_us)), changes, None, *written, refused=refused)
+        return Step(made, changes, refused=refused)
 
     # -- the work -----------------------------------------------------------------------------------
 
     def _in_versions(
         self,
-        state: Kept,
+        state: State,
         given: pa.RecordBatch,
         until_us: int,
         before_us: int,
@@ -284,7 +224,7 @@ class Process(Stream):
 
     def _called(
         self,
-        state: Kept,
+        state: State,
         given: pa.RecordBatch,
         touched: pa.RecordBatch,
         moved: pa.RecordBatch,
@@ -499,12 +439,11 @@ class Process(Stream):
 
     @cached_property
     def _waiting(self) -> Bag:
-        fields = [pa.field(f.name, f.type) for f in self.input]
-        return Bag(pa.schema([*fields, pa.field(TIME, TIMESTAMP)]), self.per)
+        return Bag(plain(self.input).append(pa.field(TIME, TIMESTAMP)), self.per)
 
     @cached_property
     def _state(self) -> Bag:
-        return Bag(pa.schema([pa.field(f.name, f.type) for f in self.state]), self.per)
+        return Bag(plain(self.state), self.per)
 
     @cached_property
     def _timers(self) -> Bag:
@@ -512,26 +451,9 @@ class Process(Stream):
         fields = [pa.field(name, self.state.field(name).type) for name in names]
         return Bag(pa.schema(fields), self.per)
 
-    @property
-    def _promised(self) -> int:
-        return 1 if self.rules is None else 2
-
-    @cached_property
-    def _layouts(self) -> dict[str, Layout]:
-        layouts = {"waiting": self._waiting.layout, "state": self._state.layout}
-        if self.wake is not None:
-            layouts["timers"] = self._timers.layout
-        if self.rules is not None:
-            layouts["rules"] = self.rules.bag.layout
-        return layouts
-
     @cached_property
     def _places(self) -> Layout:
         return Layout(self._state.layout.keys, ())
-
-    @cached_property
-    def _parcels(self) -> tuple[pa.Schema, ...]:
-        return (routed_schema(self.input, timed=True, weighted=False),)
 
 
 def raw_times(rows: pa.RecordBatch) -> Vector:

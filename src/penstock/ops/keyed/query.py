@@ -21,28 +21,26 @@ a part that is left count as failing now, and as not failing before: no group th
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, ClassVar, Final
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Annotated, ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.core import vectors
-from penstock.core.schema import Schema
 from penstock.expr.duck import EvaluationError, query_tables
 from penstock.expr.halves import Calls, culprits
 from penstock.expr.tried import query_of_failing, tried_query
 from penstock.expr.typed import cast_rows
-from penstock.ops.bases import Timeless, changes_of
-from penstock.ops.kept import Kept
-from penstock.ops.operator import Context, Prepared, Step
-from penstock.ops.routed import Routed, routed, routed_schema
+from penstock.ops.codec import Name
+from penstock.ops.operator import Context, Operator, Port, Step, Traits
+from penstock.ops.routed import Routed, RowParcels, delta_of
 from penstock.ops.rows import Refused
-from penstock.state.bag import Bag, negated, weights_of
-from penstock.state.layout import HASH, Layout, concat
+from penstock.ops.state import State
+from penstock.state.bag import Bag, changes_of, negated, plain, weights_of
+from penstock.state.layout import HASH, concat
 
 __all__ = ["QUERY_FAILS", "GroupQuery"]
 
@@ -54,7 +52,7 @@ CALLS_MAX: Final = 500
 
 
 @dataclass(frozen=True)
-class GroupQuery(Timeless):
+class GroupQuery(Operator):
     """The operator.
 
     Args:
@@ -66,105 +64,54 @@ class GroupQuery(Timeless):
         placed: the columns of the output that have the values of the key, if it has them all.
         row_key: columns that identify the output's rows, where something does.
         always: whether the query is asked of no rows, too, as a count is 0 then; there is no key then.
-        gives: whether `step` gives changes.
     """
 
     kind: ClassVar[str] = "query"
 
     inputs: tuple[pa.Schema, ...]
-    key_: tuple[tuple[str, ...], ...]
+    key_: Annotated[tuple[tuple[str, ...], ...], Name("key")]
     query: str
     output: pa.Schema
     placed: tuple[str, ...] = ()
     row_key: tuple[str, ...] = ()
     always: bool = False
-    gives: bool = True
 
     # -- what it is ---------------------------------------------------------------------------------
 
-    @property
-    def schema(self) -> pa.Schema:
-        """The query's columns."""
-        return self.output
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """See `Operator`."""
-        return self.row_key
-
-    def key(self, port: int) -> tuple[str, ...]:
-        """See `Operator`."""
-        return self.key_[port]
-
-    def arranges(self, port: int) -> Mapping[str, object]:
-        """See `Operator`."""
-        return {f"rows{port}": self._bags[port]}
-
-    @property
-    def placed_by(self) -> tuple[str, ...]:
-        """See `Operator`."""
-        return self.placed
-
-    def emitting(self, *, changes: bool, closed: bool) -> GroupQuery:  # noqa: ARG002
-        """See `Operator`."""
-        return replace(self, gives=changes)
-
-    def to_spec(self) -> dict[str, Any]:
-        """What it computes, as JSON."""
-        return {
-            "kind": self.kind,
-            "inputs": [Schema.from_arrow(one).text for one in self.inputs],
-            "key": [list(one) for one in self.key_],
-            "query": self.query,
-            "output": Schema.from_arrow(self.output).text,
-            "placed": list(self.placed),
-            "row_key": list(self.row_key),
-            "always": self.always,
-        }
-
-    @staticmethod
-    def from_spec(spec: Mapping[str, Any]) -> GroupQuery:
-        """The operator that `to_spec` described."""
-        return GroupQuery(
-            inputs=tuple(Schema.parse(one).arrow for one in spec["inputs"]),
-            key_=tuple(tuple(one) for one in spec["key"]),
-            query=spec["query"],
-            output=Schema.parse(spec["output"]).arrow,
-            placed=tuple(spec["placed"]),
-            row_key=tuple(spec["row_key"]),
-            always=spec["always"],
-        )
-
-    # -- rows on their way --------------------------------------------------------------------------
-
-    def prepare(self, port: int, rows: pa.Table) -> Prepared:
+    @cached_property
+    def traits(self) -> Traits:
         """See `Operator`: a table's changes are never late."""
-        return Prepared(routed(rows, self.key_[port], self._parcels[port]))
+        return Traits(
+            schema=self.output,
+            ports=tuple(
+                Port(RowParcels(columns, weighted=True), key, arranges={f"rows{i}": bag})
+                for i, (columns, key, bag) in enumerate(
+                    zip(self.inputs, self.key_, self._bags, strict=True)
+                )
+            ),
+            keys=self.row_key,
+            placed_by=self.placed,
+            always=self.always,
+            keeps={f"rows{port}": bag.layout for port, bag in enumerate(self._bags)},
+        )
 
     # -- state --------------------------------------------------------------------------------------
 
-    def step(self, state: Kept, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
-        """See `Operator`.
-
-        Raises:
-            CorruptError: a file of the state is not what was written.
-        """
+    def step(self, state: State, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
+        """See `Operator`."""
         deltas = [
-            context.arranged(f"rows{port}").delta(functools.partial(self._delta, port, parts))
+            context.arranged(f"rows{port}").delta(partial(delta_of, self._bags[port], parts))
             for port, parts in enumerate(inputs)
         ]
         refused: list[Refused] = []
         changes = self._changes(state, deltas, refused) if self.gives else None
-        traces, files, size = dict(state.traces), 0, 0
-        for name, delta in zip(self._layouts, deltas, strict=True):
-            writer = context.writer(name)
-            traces[name] = context.arranged(name).append(traces[name], delta, writer)
-            files, size = files + writer.written, size + writer.bytes
-        return Step(Kept(traces, (0,)), changes, None, files, size, refused=tuple(refused))
+        given = dict(zip(self.traits.keeps, deltas, strict=True))
+        made = context.appended(state, given, frontiers_us=(0,))  # it has been asked
+        return Step(made, changes, refused=tuple(refused))
 
     def scan(
         self,
-        state: Kept,
+        state: State,
         lo_us: int | None = None,  # noqa: ARG002
         hi_us: int | None = None,  # noqa: ARG002
     ) -> Iterator[pa.RecordBatch]:
@@ -173,7 +120,7 @@ class GroupQuery(Timeless):
 
     def scan_noting(
         self,
-        state: Kept,
+        state: State,
         refused: list[Refused],
         lo_us: int | None = None,  # noqa: ARG002
     ) -> Iterator[pa.RecordBatch]:
@@ -189,7 +136,7 @@ class GroupQuery(Timeless):
     # -- the work -----------------------------------------------------------------------------------
 
     def _changes(
-        self, state: Kept, deltas: Sequence[pa.RecordBatch], refused: list[Refused]
+        self, state: State, deltas: Sequence[pa.RecordBatch], refused: list[Refused]
     ) -> pa.Table:
         """The answers of the touched groups as they were, taken back, and as they are.
 
@@ -259,7 +206,7 @@ class GroupQuery(Timeless):
     ) -> dict[int, Refused]:
         """The groups for which the query fails; where a search takes too long, and maybe others."""
         found: dict[int, Refused] = {}
-        error_of = functools.partial(self._error_of, rows)
+        error_of = partial(self._error_of, rows)
         for some, one in culprits(groups, error, error_of, Calls(CALLS_MAX)):
             reason = f"{QUERY_FAILS}{one}"
             if len(some) > 1:
@@ -274,7 +221,7 @@ class GroupQuery(Timeless):
         if any(self.key_):
             among = [pa.array(np.isin(_hashes(one), groups)) for one in rows]
             rows = [one.filter(those) for one, those in zip(rows, among, strict=True)]
-        error_of = functools.partial(self._error_of, rows)
+        error_of = partial(self._error_of, rows)
         if (error := error_of(groups)) is not None:
             for some, _ in culprits(groups, error, error_of, Calls(CALLS_MAX)):
                 if len(some) == 1:
@@ -320,7 +267,7 @@ class GroupQuery(Timeless):
         columns = [
             key[one.name] if one.name in key else pa.nulls(1, one.type) for one in self.output
         ]
-        return pa.table(columns, schema=_nullable(self.output))
+        return pa.table(columns, schema=plain(self.output))
 
     def _key_of(self, rows: Sequence[pa.RecordBatch]) -> pa.Table:
         """The key of one group: a row of the columns that the first port calls it."""
@@ -366,36 +313,17 @@ class GroupQuery(Timeless):
         )
         return self._out.spread(batch, np.zeros(len(batch), np.int64), None, None)
 
-    def _delta(self, port: int, parts: Sequence[Routed]) -> pa.RecordBatch:
-        bag = self._bags[port]
-        if not parts:
-            return bag.layout.empty()
-        rows = Routed.combine(parts)
-        return bag.delta(rows.batch, rows.hashes, rows.weights, None)
-
     # -- how it is laid out -------------------------------------------------------------------------
 
     @cached_property
     def _bags(self) -> tuple[Bag, ...]:
         return tuple(
-            Bag(_nullable(schema), key) for schema, key in zip(self.inputs, self.key_, strict=True)
+            Bag(plain(schema), key) for schema, key in zip(self.inputs, self.key_, strict=True)
         )
 
     @cached_property
     def _out(self) -> Bag:
-        return Bag(_nullable(self.output), ())
-
-    @cached_property
-    def _layouts(self) -> dict[str, Layout]:
-        return {f"rows{port}": bag.layout for port, bag in enumerate(self._bags)}
-
-    @cached_property
-    def _parcels(self) -> tuple[pa.Schema, ...]:
-        return tuple(routed_schema(one, timed=False, weighted=True) for one in self.inputs)
-
-
-def _nullable(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([pa.field(f.name, f.type) for f in schema])
+        return Bag(plain(self.output), ())
 
 
 def _hashes(rows: pa.RecordBatch) -> np.ndarray:

@@ -14,33 +14,23 @@ thousands of rows, not for millions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.core.delta import DELETED, OFFSET, TIME
-from penstock.core.schema import TIMESTAMP, Schema
+from penstock.core.schema import TIMESTAMP
 from penstock.core.vectors import Vector, from_int64, raw
-from penstock.ops.operator import Prepared
-from penstock.ops.routed import Routed, in_time, parse_routed, routed, routed_schema
-from penstock.state.bag import ROW, Bag, negated, weights_of
+from penstock.ops.operator import Port
+from penstock.ops.routed import Routed, RowParcels
+from penstock.state.bag import ROW, Bag, negated, plain, weights_of
 from penstock.state.layout import HASH, WINDOW, Layout
 from penstock.state.trace import Trace
 
-__all__ = ["Contents", "Everywhere", "Rules"]
-
-
-@dataclass(frozen=True)
-class Everywhere(Routed):
-    """Rows that every shard gets."""
-
-    def cut(self, shards: int) -> list[Routed]:
-        """All rows, for each shard."""
-        return [self] * shards
+__all__ = ["Contents", "Rules"]
 
 
 @dataclass(frozen=True)
@@ -89,29 +79,6 @@ class Rules:
     keys: tuple[str, ...]
     timed: bool
 
-    def to_spec(self) -> dict[str, Any]:
-        """The same as JSON."""
-        schema = Schema.from_arrow(self.table).text
-        return {"table": schema, "keys": list(self.keys), "timed": self.timed}
-
-    @staticmethod
-    def from_spec(spec: Mapping[str, Any]) -> Rules:
-        """Reads what `to_spec` gave."""
-        return Rules(Schema.parse(spec["table"]).arrow, tuple(spec["keys"]), spec["timed"])
-
-    # -- rows on their way --------------------------------------------------------------------------
-
-    def prepare(self, rows: pa.Table) -> Prepared:
-        """See `Operator`: a change of before its own watermark is late."""
-        late = None
-        if self.timed:
-            rows, late = in_time(rows)
-        return Prepared(Everywhere(routed(rows, self.keys, self.parcel).batch), late)
-
-    def parse(self, blob: bytes | memoryview | pa.Buffer) -> Routed:
-        """See `Operator`."""
-        return parse_routed(self.parcel, blob)
-
     # -- state --------------------------------------------------------------------------------------
 
     def contents(self, trace: Trace, parts: Sequence[Routed]) -> Contents:
@@ -158,13 +125,20 @@ class Rules:
         return Bag(pa.schema([*times, *self._columns]), self.keys)
 
     @cached_property
-    def parcel(self) -> pa.Schema:
-        """Of rows on their way."""
-        return routed_schema(self._columns, timed=self.timed, weighted=not self.timed)
+    def port(self) -> Port:
+        """All rows go to each shard; a change of before its own watermark is late."""
+        parcels = RowParcels(
+            self._columns,
+            timed=self.timed,
+            weighted=not self.timed,
+            judged=self.timed,
+            everywhere=self.keys,
+        )
+        return Port(parcels)
 
     @cached_property
     def _columns(self) -> pa.Schema:
         own: list[pa.Field] = []
         if self.timed:
             own = [pa.field(OFFSET, pa.int64()), pa.field(DELETED, pa.bool_())]
-        return pa.schema([*own, *(pa.field(f.name, f.type) for f in self.table)])
+        return pa.schema([*own, *plain(self.table)])

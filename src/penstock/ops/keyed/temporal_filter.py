@@ -14,27 +14,26 @@ So no row is late here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core import vectors
-from penstock.core.schema import Schema
 from penstock.core.time import SECOND_US
 from penstock.core.vectors import Vector
-from penstock.ops.bases import Timeless, changes_of
-from penstock.ops.kept import Kept
-from penstock.ops.operator import Context, Prepared, Step
-from penstock.ops.routed import Routed, routed, routed_schema
+from penstock.ops.codec import Name
+from penstock.ops.operator import Context, Operator, Port, Prepared, Step, Traits
+from penstock.ops.routed import Routed, RowParcels
+from penstock.ops.state import State
 from penstock.ops.windows import NO_TIME
 from penstock.state import kernels
-from penstock.state.bag import Bag, negated, weights_of
-from penstock.state.layout import WINDOW, Layout, concat, hashes, windows
+from penstock.state.bag import Bag, changes_of, negated, plain, weights_of
+from penstock.state.layout import WINDOW, concat, hashes, windows
 from penstock.state.trace import ALWAYS, Trace
 
 __all__ = ["TemporalFilter"]
@@ -48,7 +47,7 @@ WAITING: Final = "waiting"
 
 
 @dataclass(frozen=True)
-class TemporalFilter(Timeless):
+class TemporalFilter(Operator):
     """The operator.
 
     Args:
@@ -59,115 +58,72 @@ class TemporalFilter(Timeless):
         ends: likewise of the first instant at which it no longer is.
         clocks: the ports whose frontiers are the time.
         row_key: columns that identify rows, where something does.
-        gives: whether `step` gives changes.
     """
 
     kind: ClassVar[str] = "temporal filter"
 
     input: pa.Schema
-    key_: tuple[str, ...]
+    key_: Annotated[tuple[str, ...], Name("key")]
     starts: str | None
     ends: str | None
     clocks: tuple[int, ...] = (0,)
     row_key: tuple[str, ...] = ()
-    gives: bool = True
 
     # -- what it is ---------------------------------------------------------------------------------
 
-    @property
-    def schema(self) -> pa.Schema:
-        """The input's columns."""
-        return self.input
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """See `Operator`."""
-        return self.row_key
-
-    def key(self, port: int) -> tuple[str, ...]:
-        """See `Operator`."""
-        return () if port else self.key_
-
-    def reads(self, port: int) -> frozenset[str] | None:
-        """See `Operator`: of a clock, the frontier."""
-        return frozenset() if port else None
-
-    def emitting(self, *, changes: bool, closed: bool) -> TemporalFilter:  # noqa: ARG002
-        """See `Operator`."""
-        return replace(self, gives=changes)
+    @cached_property
+    def traits(self) -> Traits:
+        """See `Operator`: of a clock, nothing is read but the frontier."""
+        clock = Port(RowParcels(pa.schema([])), reads=frozenset())
+        names = [THERE] if self.starts is None else [THERE, WAITING]
+        return Traits(
+            schema=self.input,
+            ports=(Port(self._parcels, self.key_), *(clock for _ in range(max(self.clocks)))),
+            keeps=dict.fromkeys(names, self._bag.layout),
+            keys=self.row_key,
+        )
 
     def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:
         """See `Operator`: when time passes."""
         return self._now(now_us) > self._now(before_us)
-
-    def to_spec(self) -> dict[str, Any]:
-        """What it computes, as JSON."""
-        return {
-            "kind": self.kind,
-            "input": Schema.from_arrow(self.input).text,
-            "key": list(self.key_),
-            "starts": self.starts,
-            "ends": self.ends,
-            "clocks": list(self.clocks),
-            "row_key": list(self.row_key),
-        }
-
-    @staticmethod
-    def from_spec(spec: Mapping[str, Any]) -> TemporalFilter:
-        """The operator that `to_spec` described."""
-        return TemporalFilter(
-            input=Schema.parse(spec["input"]).arrow,
-            key_=tuple(spec["key"]),
-            starts=spec["starts"],
-            ends=spec["ends"],
-            clocks=tuple(spec["clocks"]),
-            row_key=tuple(spec["row_key"]),
-        )
 
     # -- rows on their way --------------------------------------------------------------------------
 
     def prepare(self, port: int, rows: pa.Table) -> Prepared:
         """See `Operator`: rows that are never there are left out, and so are those of clocks."""
         if port:
-            return Prepared(routed(rows.slice(0, 0), (), self._parcels[port]))
+            return super().prepare(port, rows.slice(0, 0))
         for name in (self.starts, self.ends):
             if name is not None and rows.column(name).null_count:
                 rows = rows.filter(rows.column(name).is_valid())
         if self.starts is not None and self.ends is not None:
             there = pc.less(rows.column(self.starts), rows.column(self.ends))
             rows = rows.filter(there)
-        return Prepared(routed(rows, self.key_, self._parcels[0]))
+        return super().prepare(port, rows)
 
     # -- state --------------------------------------------------------------------------------------
 
-    def step(self, state: Kept, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
-        """See `Operator`.
-
-        Raises:
-            CorruptError: a file of the state is not what was written.
-        """
+    def step(self, state: State, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
+        """See `Operator`."""
         before, now = self._now(state.frontiers_us), self._now(context.frontiers_us)
         come = self._arrived(inputs[0], before, now)
         low_us = ALWAYS if now == NO_TIME else int(_stretch(now))
-        traces = dict(state.traces)
-        writer = context.writer(THERE)
+        traces, writer = dict(state.traces), context.writer(THERE)
         for rows in self._entering(state, come, before, now):
             low = None if self.ends is None else low_us
             traces[THERE] = traces[THERE].append(rows, writer, low_us=low)
-        files, size = writer.written, writer.bytes
         if WAITING in traces:
             writer = context.writer(WAITING)
             traces[WAITING] = traces[WAITING].append(come.waits, writer, low_us=low_us)
-            files, size = files + writer.written, size + writer.bytes
-        kept = Kept(traces, context.frontiers_us)
+        kept = State(traces, context.frontiers_us)
         if not self.gives:
-            return Step(kept, None, None, files, size)
+            return Step(kept)
         changes = self._changes(state, come, before, now)
-        return Step(kept, next(changes), None, files, size, more=changes)
+        return Step(kept, next(changes), more=changes)
 
     def scan(
         self,
-        state: Kept,
+        state: State,
         lo_us: int | None = None,  # noqa: ARG002
         hi_us: int | None = None,  # noqa: ARG002
     ) -> Iterator[pa.RecordBatch]:
@@ -201,7 +157,7 @@ class TemporalFilter(Timeless):
         enter = batch.filter(pa.array((starts > before) & (starts <= now)))
         return _Arrived(there, enter, batch.filter(pa.array(starts > now)))
 
-    def _changes(self, state: Kept, come: _Arrived, before: int, now: int) -> Iterator[pa.Table]:
+    def _changes(self, state: State, come: _Arrived, before: int, now: int) -> Iterator[pa.Table]:
         """What goes, then what comes; at least one table."""
         if self.ends is not None and now > before:
             for rows in self._between(state.traces[THERE], self.ends, before, now):
@@ -210,7 +166,7 @@ class TemporalFilter(Timeless):
             yield changes_of(rows, self.input)
 
     def _entering(
-        self, state: Kept, come: _Arrived, before: int, now: int
+        self, state: State, come: _Arrived, before: int, now: int
     ) -> Iterator[pa.RecordBatch]:
         """Deltas of what is there, at least one: first with what came, whose time has been before."""
         rows, left = come.there, come.enter
@@ -259,18 +215,11 @@ class TemporalFilter(Timeless):
 
     @cached_property
     def _bag(self) -> Bag:
-        return Bag(pa.schema([pa.field(f.name, f.type) for f in self.input]), self.key_)
+        return Bag(plain(self.input), self.key_)
 
     @cached_property
-    def _layouts(self) -> dict[str, Layout]:
-        names = [THERE] if self.starts is None else [THERE, WAITING]
-        return dict.fromkeys(names, self._bag.layout)
-
-    @cached_property
-    def _parcels(self) -> tuple[pa.Schema, ...]:
-        clock = routed_schema(pa.schema([]), timed=False, weighted=False)
-        rows = routed_schema(self.input, timed=False, weighted=True)
-        return (rows, *(clock for _ in range(max(self.clocks))))
+    def _parcels(self) -> RowParcels:
+        return RowParcels(self.input, weighted=True)
 
 
 @dataclass(frozen=True)

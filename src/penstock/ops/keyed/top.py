@@ -10,8 +10,8 @@ with the last of them (`penstock.state.ordered`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -20,13 +20,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core import vectors
-from penstock.core.schema import Schema
 from penstock.core.vectors import Vector
-from penstock.ops.bases import Timeless, changes_of
-from penstock.ops.kept import Kept
-from penstock.ops.operator import Context, Prepared, Step
-from penstock.ops.routed import Routed, routed, routed_schema
-from penstock.state.bag import COUNT, Bag, weights_of
+from penstock.ops.operator import Context, Operator, Port, Prepared, Step, Traits
+from penstock.ops.routed import Routed, RowParcels, delta_of, routed
+from penstock.ops.state import State
+from penstock.state.bag import COUNT, Bag, changes_of, plain, weights_of
 from penstock.state.layout import Layout, concat, taken
 from penstock.state.ordered import ends
 
@@ -34,7 +32,7 @@ __all__ = ["Top"]
 
 
 @dataclass(frozen=True)
-class Top(Timeless):
+class Top(Operator):
     """The operator.
 
     Args:
@@ -44,7 +42,6 @@ class Top(Timeless):
         n: how many rows of each group.
         takes_back: whether rows may be taken back.
         row_key: columns that identify the input's rows, where something does.
-        gives: whether `step` gives changes.
     """
 
     kind: ClassVar[str] = "top"
@@ -55,78 +52,39 @@ class Top(Timeless):
     n: int
     takes_back: bool = False
     row_key: tuple[str, ...] = ()
-    gives: bool = True
 
     # -- what it is ---------------------------------------------------------------------------------
 
-    @property
-    def schema(self) -> pa.Schema:
-        """The input's columns."""
-        return self.input
+    @cached_property
+    def traits(self) -> Traits:
+        """See `Operator`: of a group with one row, the group identifies it; else what did the input's rows.
 
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """See `Operator`: of a group with one row, the group; else what distinguished the input's rows."""
-        return self.per if self.n == 1 else self.row_key
-
-    def key(self, port: int) -> tuple[str, ...]:  # noqa: ARG002
-        """See `Operator`."""
-        return self.per
-
-    def arranges(self, port: int) -> Mapping[str, object]:  # noqa: ARG002
-        """See `Operator`: all rows, where some may be taken back; else the first ones alone."""
-        return {"rows": self._bag} if self.takes_back else {}
-
-    def emitting(self, *, changes: bool, closed: bool) -> Top:  # noqa: ARG002
-        """See `Operator`."""
-        return replace(self, gives=changes)
-
-    def to_spec(self) -> dict[str, Any]:
-        """What it computes, as JSON."""
-        return {
-            "kind": self.kind,
-            "input": Schema.from_arrow(self.input).text,
-            "per": list(self.per),
-            "order": [list(one) for one in self.order],
-            "n": self.n,
-            "takes_back": self.takes_back,
-            "row_key": list(self.row_key),
-        }
-
-    @staticmethod
-    def from_spec(spec: Mapping[str, Any]) -> Top:
-        """The operator that `to_spec` described."""
-        return Top(
-            input=Schema.parse(spec["input"]).arrow,
-            per=tuple(spec["per"]),
-            order=tuple((name, descending) for name, descending in spec["order"]),
-            n=spec["n"],
-            takes_back=spec["takes_back"],
-            row_key=tuple(spec["row_key"]),
+        Where rows may be taken back, all are kept; else the first ones alone, which others needn't know.
+        """
+        arranges = {"rows": self._bag} if self.takes_back else {}
+        return Traits(
+            schema=self.input,
+            ports=(Port(self._parcels, self.per, arranges=arranges),),
+            keys=self.per if self.n == 1 else self.row_key,
+            keeps={"rows": self._bag.layout},
         )
 
     # -- rows on their way --------------------------------------------------------------------------
 
     def prepare(self, port: int, rows: pa.Table) -> Prepared:  # noqa: ARG002
         """See `Operator`: without windows, no row is late."""
-        parcel = routed(rows, self.per, self._parcels[0])
+        parcel = routed(rows, self.per, self._parcels.schema)
         return Prepared(parcel if self.takes_back else Routed(self._firsts_of(parcel.batch)))
 
     # -- state --------------------------------------------------------------------------------------
 
-    def step(self, state: Kept, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
-        """See `Operator`.
-
-        Raises:
-            CorruptError: a file of the state is not what was written.
-        """
+    def step(self, state: State, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
+        """See `Operator`."""
         [parts] = inputs
         trace = state.traces["rows"]
-        delta = self._bag.layout.empty()
-        moved = delta
-        if parts:
-            rows = Routed.combine(parts)
-            delta = self._bag.delta(rows.batch, rows.hashes, rows.weights, None)
+        moved = self._bag.layout.empty()
+        delta = delta_of(self._bag, parts)
+        if len(delta):
             groups = self._groups.group(delta.select(self._groups.schema.names), whole=False)
             if self.takes_back:
                 number = self._number(delta)
@@ -136,13 +94,11 @@ class Top(Timeless):
                 there = self._bag.find(trace, groups)
                 delta = moved = self._moved(there, self._bag.sum([there, delta]))
         changes = changes_of(moved, self.input) if self.gives else None
-        writer = context.writer("rows")
-        kept = Kept({"rows": context.arranged("rows").append(trace, delta, writer)})
-        return Step(kept, changes, None, writer.written, writer.bytes)
+        return Step(context.appended(state, {"rows": delta}), changes)
 
     def scan(
         self,
-        state: Kept,
+        state: State,
         lo_us: int | None = None,  # noqa: ARG002
         hi_us: int | None = None,  # noqa: ARG002
     ) -> Iterator[pa.RecordBatch]:
@@ -216,17 +172,12 @@ class Top(Timeless):
 
     @cached_property
     def _bag(self) -> Bag:
-        schema = pa.schema([pa.field(f.name, f.type) for f in self.input])
-        return Bag(schema, self.per, self.order[0] if self.takes_back else None)
+        return Bag(plain(self.input), self.per, self.order[0] if self.takes_back else None)
 
     @cached_property
     def _groups(self) -> Layout:
         return Layout(self._bag.layout.keys, ())
 
     @cached_property
-    def _layouts(self) -> dict[str, Layout]:
-        return {"rows": self._bag.layout}
-
-    @cached_property
-    def _parcels(self) -> tuple[pa.Schema, ...]:
-        return (routed_schema(self.input, timed=False, weighted=self.takes_back),)
+    def _parcels(self) -> RowParcels:
+        return RowParcels(self.input, weighted=self.takes_back)

@@ -10,52 +10,28 @@ stays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.core.delta import DELETED, are_unchanged, may_be_unchanged
-from penstock.core.schema import Schema
 from penstock.core.vectors import Vector, from_int64, raw
-from penstock.ops.bases import Timeless, changes_of
-from penstock.ops.kept import Kept
-from penstock.ops.operator import Context, Prepared, Step
-from penstock.ops.routed import Routed, routed, routed_schema
-from penstock.state.bag import COUNT, Bag, negated
-from penstock.state.files import StateFiles
-from penstock.state.layout import Layout, concat, take, taken
+from penstock.ops.operator import Context, Operator, Port, Prepared, Step, Traits
+from penstock.ops.routed import Routed, RowParcels
+from penstock.ops.state import State
+from penstock.state.bag import COUNT, Bag, changes_of, negated, plain
+from penstock.state.layout import concat, take, taken
 from penstock.state.trace import Trace
 
-__all__ = ["Upserts", "UpsertsState"]
-
-
-class UpsertsState(Kept):
-    """One version of the table on one shard; immutable."""
-
-    @property
-    def trace(self) -> Trace:
-        """The table's rows."""
-        return self.traces["rows"]
-
-    def describe(self) -> dict[str, Any]:
-        """All that `Upserts.open` needs, as JSON."""
-        return {"rows": self.trace.describe()}
-
-    def check(self) -> None:
-        """Asserts every invariant; opens and verifies every file."""
-        super().check()
-        place = Layout(self.trace.layout.keys, ())
-        for batch in self.trace.scan():
-            assert bool((raw(batch.column(COUNT)) == 1).all()), "a row is there once"
-            assert len(place.grouping(batch)[1]) == len(batch), "a key has one row"
+__all__ = ["Upserts"]
 
 
 @dataclass(frozen=True)
-class Upserts(Timeless):
+class Upserts(Operator):
     """The operator.
 
     Args:
@@ -68,28 +44,20 @@ class Upserts(Timeless):
     schema: pa.Schema
     keys: tuple[str, ...]
 
-    @staticmethod
-    def from_spec(spec: Mapping[str, Any]) -> Upserts:
-        """The operator that `to_spec` described."""
-        return Upserts(Schema.parse(spec["schema"]).arrow, tuple(spec["keys"]))
-
-    def to_spec(self) -> dict[str, Any]:
-        """What it computes, as JSON."""
-        schema = Schema.from_arrow(self.schema).text
-        return {"kind": self.kind, "schema": schema, "keys": list(self.keys)}
-
-    def key(self, port: int) -> tuple[str, ...]:  # noqa: ARG002
+    @cached_property
+    def traits(self) -> Traits:
         """See `Operator`."""
-        return self.keys
-
-    def emitting(self, *, changes: bool, closed: bool) -> Upserts:  # noqa: ARG002
-        """See `Operator`: the changes are known anyway."""
-        return self
+        return Traits(
+            schema=self.schema,
+            ports=(Port(self._parcels, self.keys),),
+            keys=self.keys,
+            keeps={"rows": self._bag.layout},
+        )
 
     @cached_property
     def _plain(self) -> pa.Schema:
         """The columns without NOT NULL, which a deletion doesn't keep to."""
-        return pa.schema([pa.field(f.name, f.type) for f in self.schema])
+        return plain(self.schema)
 
     @cached_property
     def _bag(self) -> Bag:
@@ -103,44 +71,29 @@ class Upserts(Timeless):
         )
 
     @cached_property
-    def _parcels(self) -> tuple[pa.Schema, ...]:
-        fields = [pa.field(DELETED, pa.bool_()), *self._plain]
-        return (routed_schema(pa.schema(fields), timed=False, weighted=False),)
+    def _parcels(self) -> RowParcels:
+        return RowParcels(pa.schema([pa.field(DELETED, pa.bool_()), *self._plain]))
 
-    def prepare(self, port: int, rows: pa.Table) -> Prepared:  # noqa: ARG002
+    def prepare(self, port: int, rows: pa.Table) -> Prepared:
         """See `Operator`: no change is late, as its place in the log decides."""
         if DELETED not in rows.column_names:
             rows = rows.append_column(DELETED, pa.array(np.zeros(len(rows), np.bool_)))
-        return Prepared(routed(rows, self.keys, self._parcels[0]))
+        return super().prepare(port, rows)
 
-    def empty(self, files: StateFiles) -> UpsertsState:
-        """The state before any row."""
-        return UpsertsState({"rows": Trace(self._bag.layout, files)})
+    def check(self, state: State) -> None:
+        """See `Operator`: a key has one row, once."""
+        super().check(state)
+        for batch in state.traces["rows"].scan():
+            assert bool((raw(batch.column(COUNT)) == 1).all()), "a row is there once"
+            assert len(self._bag.place.grouping(batch)[1]) == len(batch), "a key has one row"
 
-    def open(self, files: StateFiles, description: Mapping[str, Any]) -> UpsertsState:
-        """The state that a description is of; files are read when they are needed."""
-        return UpsertsState({"rows": Trace.open(self._bag.layout, files, description["rows"])})
-
-    def step(
-        self, state: UpsertsState, inputs: Sequence[Sequence[Routed]], context: Context
-    ) -> Step:
-        """Makes the next version of a shard's state; see `Operator`.
-
-        Raises:
-            CorruptError: a file of the state is not what was written.
-        """
+    def step(self, state: State, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
+        """See `Operator`."""
         [parts] = inputs
         delta = self._bag.layout.empty()
         if parts:
-            delta = self._delta(state.trace, Routed.combine(parts))
-        writer = context.writer("rows")
-        trace = state.trace.append(delta, writer)
-        return Step(
-            UpsertsState({"rows": trace}),
-            changes=self._changes(delta),
-            files_written=writer.written,
-            bytes_written=writer.bytes,
-        )
+            delta = self._delta(state.traces["rows"], Routed.combine(parts))
+        return Step(context.appended(state, {"rows": delta}), changes_of(delta, self.schema))
 
     def _delta(self, trace: Trace, parcel: Routed) -> pa.RecordBatch:
         """What the last change of each key makes of the rows of before.
@@ -209,22 +162,15 @@ class Upserts(Timeless):
             batch = batch.set_column(place, batch.schema.field(place), take(both, from_int64(at)))
         return batch
 
-    def _changes(self, delta: pa.RecordBatch) -> pa.Table:
-        return changes_of(delta, self.schema)
-
-    def _shown(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        columns = self._bag.rows(batch).columns
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
-
     def scan(
         self,
-        state: UpsertsState,
+        state: State,
         lo_us: int | None = None,  # noqa: ARG002
         hi_us: int | None = None,  # noqa: ARG002
     ) -> Iterator[pa.RecordBatch]:
-        """The table's rows."""
-        for batch in state.trace.scan():
-            yield self._shown(batch)
+        """See `Operator`."""
+        for batch in state.traces["rows"].scan():
+            yield pa.RecordBatch.from_arrays(self._bag.rows(batch).columns, schema=self.schema)
 
 
 def _last_that(fits: Vector, ids: Vector, keys: int) -> Vector:

@@ -15,13 +15,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, Literal, get_args
+from typing import Annotated, Final, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.core import vectors
 from penstock.core.vectors import Vector, from_int64
+from penstock.ops.codec import FLAT, Name
 from penstock.ops.over import kernels
 from penstock.state.layout import ranks, take
 
@@ -48,7 +49,7 @@ class Frame:
         peers: whether rows that are equal to it in the order are among these.
     """
 
-    bounds: tuple[int, int] | None = None
+    bounds: Annotated[tuple[int, int] | None, Name("frame")] = None
     peers: bool = False
 
 
@@ -91,7 +92,7 @@ class Function:
     name: str
     kind: Kind
     column: str = ""
-    frame: Frame = Frame(peers=True)
+    frame: Annotated[Frame, FLAT] = Frame(peers=True)
     n: int = 0
     default: str = ""
 
@@ -111,23 +112,6 @@ class Function:
         if self.kind == "lag":
             return max(-self.n, 0)
         return max(self.frame.bounds[1], 0) if self.frame.bounds is not None else 0
-
-    def to_spec(self) -> dict[str, Any]:
-        """The function, as JSON."""
-        frame = None if self.frame.bounds is None else list(self.frame.bounds)
-        return {
-            "name": self.name, "kind": self.kind, "column": self.column, "frame": frame,
-            "peers": self.frame.peers, "n": self.n, "default": self.default,
-        }  # fmt: skip
-
-    @staticmethod
-    def from_spec(spec: Mapping[str, Any]) -> Function:
-        """The function that `to_spec` described."""
-        bounds = None if spec["frame"] is None else (spec["frame"][0], spec["frame"][1])
-        return Function(
-            spec["name"], spec["kind"], spec["column"], Frame(bounds, spec["peers"]), spec["n"],
-            spec["default"],
-        )  # fmt: skip
 
     def totals(self, schema: pa.Schema) -> list[Total]:
         """What it keeps with each row; `schema` is that of the rows."""

@@ -13,7 +13,6 @@ stretches of time as wide as the window, for as long as a row that comes may loo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -23,12 +22,11 @@ import pyarrow as pa
 
 from penstock.core.delta import TIME
 from penstock.core.kernels import njit, types
-from penstock.core.schema import TIMESTAMP, Schema
+from penstock.core.schema import TIMESTAMP
 from penstock.core.vectors import Vector, from_int64, raw
 from penstock.ops.partials import checked
 from penstock.ops.rolling.ranges import aggregate_ranges
 from penstock.ops.rolling.waiting import InOrder, low_of, repeated
-from penstock.ops.spec import Aggregate
 from penstock.state.bag import COUNT, Bag, weights_of
 from penstock.state.layout import HASH, concat, hashes
 from penstock.state.trace import Trace
@@ -57,49 +55,17 @@ class Sliding(InOrder):
     # -- what it is ---------------------------------------------------------------------------------
 
     @cached_property
-    def schema(self) -> pa.Schema:
+    def _schema(self) -> pa.Schema:
         """The row's columns, then the aggregates."""
         made = [pa.field(a.name, a.type, not a.function.counts) for a in self.aggregates]
         return pa.schema([*(self.input.field(name) for name in self.given), *made])
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """See `Operator`: records are keyed by the group, where its columns come out."""
-        return self.per if set(self.per) <= set(self.given) else ()
-
-    @property
-    def placed_by(self) -> tuple[str, ...]:
-        """See `Operator`."""
-        return self.keys
-
-    def to_spec(self) -> dict[str, Any]:
-        """What it computes, as JSON."""
-        return {
-            "kind": self.kind,
-            "input": Schema.from_arrow(self.input).text,
-            "given": list(self.given),
-            "per": list(self.per),
-            "computed": [aggregate.to_spec() for aggregate in self.aggregates],
-            "size_us": self.size_us,
-        }
-
-    @staticmethod
-    def from_spec(spec: Mapping[str, Any]) -> Sliding:
-        """The operator that `to_spec` described."""
-        return Sliding(
-            input=Schema.parse(spec["input"]).arrow,
-            given=tuple(spec["given"]),
-            per=tuple(spec["per"]),
-            aggregates=tuple(Aggregate.from_spec(one) for one in spec["computed"]),
-            size_us=spec["size_us"],
-        )
 
     # -- the work -----------------------------------------------------------------------------------
 
     def _given(self, trace: Trace, passed: pa.RecordBatch) -> tuple[pa.Table, pa.RecordBatch]:
         """Rows that come out, and what those that come later need of them."""
         stretches = self._stretch(_times(passed))
-        delta = self._history.delta(passed, hashes(passed), weights_of(passed), stretches)
+        delta = self._own.delta(passed, hashes(passed), weights_of(passed), stretches)
         return self._aggregated(trace, repeated(passed)), delta
 
     def _low(self, frontier_us: int) -> int:
@@ -109,8 +75,8 @@ class Sliding(InOrder):
         times = _times(rows)
         bounds = times - self.size_us + 1, times
         names = [HASH, COUNT, *self._bare.names]
-        found = self._history.near(trace, rows, hashes(rows), self.size_us, bounds, names)
-        before = repeated(concat(found)) if found else self._history.layout.empty().select(names)
+        found = self._own.near(trace, rows, hashes(rows), self.size_us, bounds, names)
+        before = repeated(concat(found)) if found else self._own.layout.empty().select(names)
         sides = [before.select(self._bare.names), rows.select(self._bare.names)]
         numbers = self._waiting.numbers([before, rows])
         both = concat(
@@ -140,12 +106,8 @@ class Sliding(InOrder):
         return pa.schema([pa.field(TIME, TIMESTAMP), *fields])
 
     @cached_property
-    def _history(self) -> Bag:
+    def _own(self) -> Bag:
         return Bag(self._bare, self.per)
-
-    @cached_property
-    def _layouts(self) -> dict[str, Any]:
-        return {"waiting": self._waiting.bag.layout, "history": self._history.layout}
 
     def _stretch(self, times_us: Vector) -> Vector:
         return np.asarray(times_us // self.size_us * self.size_us)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Final, Self
+from typing import Annotated, Any, ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
@@ -15,13 +16,13 @@ from penstock.core.schema import TIMESTAMP
 from penstock.core.time import SECOND_US
 from penstock.core.vectors import Vector, from_int64, raw
 from penstock.ops.aggregates import Column
-from penstock.ops.bases import Stream
-from penstock.ops.kept import Kept
-from penstock.ops.operator import Context, Prepared, Step
-from penstock.ops.routed import Routed, in_time, routed, routed_schema
+from penstock.ops.codec import Name
+from penstock.ops.operator import Context, Operator, Port, Step, Traits
+from penstock.ops.routed import Routed, RowParcels
 from penstock.ops.spec import Aggregate
+from penstock.ops.state import State
 from penstock.ops.windows import NO_TIME
-from penstock.state.bag import ROW, Bag, weights_of
+from penstock.state.bag import ROW, Bag, plain, weights_of
 from penstock.state.layout import HASH, Layout, hashes
 from penstock.state.trace import ALWAYS, Trace
 
@@ -44,9 +45,9 @@ class Waiting:
     keys: tuple[str, ...]
 
     @cached_property
-    def parcel(self) -> pa.Schema:
-        """Of rows on their way."""
-        return routed_schema(self.input, timed=True, weighted=False)
+    def parcels(self) -> RowParcels:
+        """How they travel: those of before their own watermark are late."""
+        return RowParcels(self.input, timed=True, judged=True)
 
     @cached_property
     def bag(self) -> Bag:
@@ -102,7 +103,7 @@ class Waiting:
 
 
 @dataclass(frozen=True)
-class InOrder(Stream):
+class InOrder(Operator):
     """An operator that sees the rows of a group in the order of their time, and aggregates them.
 
     Rows wait, in the trace `waiting`, until the frontier has passed their time. What it needs of rows that
@@ -119,13 +120,19 @@ class InOrder(Stream):
 
     input: pa.Schema
     per: tuple[str, ...]
-    aggregates: tuple[Aggregate, ...]
+    aggregates: Annotated[tuple[Aggregate, ...], Name("computed")]
 
-    @cached_property
-    def schema(self) -> pa.Schema:
-        """See `Operator`."""
-        raise NotImplementedError
+    @property
+    @abstractmethod
+    def _schema(self) -> pa.Schema:
+        """Of the rows that come out."""
 
+    @property
+    def _own(self) -> Bag:
+        """Of the rows in its own trace."""
+        return self._waiting.bag
+
+    @abstractmethod
     def _given(self, trace: Trace, passed: pa.RecordBatch) -> tuple[pa.Table, pa.RecordBatch]:
         """What comes out, in the order of its time, and the delta of its trace.
 
@@ -133,54 +140,44 @@ class InOrder(Stream):
             trace: its own.
             passed: the rows that the frontier has passed, in the layout of the bag of those that wait.
         """
-        raise NotImplementedError
 
-    def _low(self, frontier_us: int) -> int | None:
-        """The first stretch that its trace still needs."""
-        raise NotImplementedError
+    def _low(self, frontier_us: int) -> int | None:  # noqa: ARG002
+        """The first stretch that its trace still needs; None is all."""
+        return None
 
-    def key(self, port: int) -> tuple[str, ...]:  # noqa: ARG002
-        """See `Operator`."""
-        return self.per
-
-    def emitting(self, *, changes: bool, closed: bool) -> Self:  # noqa: ARG002
-        """See `Operator`: its rows are all that there is to read of it."""
-        return self
-
-    def frontier(self, inputs_us: Sequence[int]) -> int:
-        """See `Operator`: what comes out later has the time of a row that waits, or is still to come."""
-        return inputs_us[0]
+    @cached_property
+    def traits(self) -> Traits:
+        """See `Operator`: records are keyed by the group, where its columns come out."""
+        own = set(self._schema.names) - {one.name for one in self.aggregates}
+        keys = self.per if set(self.per) <= own else ()
+        return Traits(
+            schema=self._schema,
+            ports=(Port(self._waiting.parcels, self.per),),
+            keeps={"waiting": self._waiting.bag.layout, self.remembers: self._own.layout},
+            keys=keys,
+            placed_by=keys,
+            retracts=False,
+            timed=True,
+            frontiers_kept=1,
+        )
 
     def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:
         """See `Operator`: rows may wait for the frontier."""
         return now_us[0] > before_us[0]
 
-    def prepare(self, port: int, rows: pa.Table) -> Prepared:  # noqa: ARG002
-        """See `Operator`: a row of before its own watermark is late."""
-        rows, late = in_time(rows)
-        return Prepared(routed(rows, self.per, self._parcels[0]), late)
-
-    def step(self, state: Kept, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
-        """See `Operator`.
-
-        Raises:
-            CorruptError: a file of the state is not what was written.
-        """
+    def step(self, state: State, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
+        """See `Operator`."""
         [parts], [now_us], [before_us] = inputs, context.frontiers_us, state.frontiers_us
         assert now_us >= before_us, "frontiers don't fall"
         passed, held = self._waiting.passed(state.traces["waiting"], parts, before_us, now_us)
         changes, delta = self._given(state.traces[self.remembers], passed)
-        deltas = {
-            "waiting": (held, low_of(now_us, 0, STRETCH_US)),
-            self.remembers: (delta, self._low(now_us)),
-        }
-        traces, written = {}, [0, 0]
-        for name, (come, low_us) in deltas.items():
-            writer = context.writer(name)
-            traces[name] = state.traces[name].append(come, writer, low_us=low_us)
-            written[0] += writer.written
-            written[1] += writer.bytes
-        return Step(Kept(traces, (now_us,)), changes, None, *written)
+        made = context.appended(
+            state,
+            {"waiting": held, self.remembers: delta},
+            low_us={"waiting": low_of(now_us, 0, STRETCH_US), self.remembers: self._low(now_us)},
+            frontiers_us=context.frontiers_us,
+        )
+        return Step(made, changes)
 
     @cached_property
     def _waiting(self) -> Waiting:
@@ -191,19 +188,10 @@ class InOrder(Stream):
         """The columns that aggregates read, by name."""
         return {c.name: c for a in self.aggregates for c in (a.column, a.by) if c is not None}
 
-    @property
-    def _parcels(self) -> tuple[pa.Schema, ...]:
-        return (self._waiting.parcel,)
-
-    @property
-    def _promised(self) -> int:
-        return 1
-
     @cached_property
     def _changed(self) -> pa.Schema:
         """Of what comes out of a step."""
-        fields = [pa.field(f.name, f.type) for f in self.schema]
-        return pa.schema([*fields, pa.field(TIME, TIMESTAMP)])
+        return plain(self._schema).append(pa.field(TIME, TIMESTAMP))
 
 
 def repeated(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -14,8 +14,8 @@ order of their other columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Final
 
@@ -24,15 +24,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core import vectors
-from penstock.core.schema import Schema
 from penstock.core.vectors import Vector, from_int64
-from penstock.ops.bases import Timeless, changes_of
-from penstock.ops.kept import Kept
-from penstock.ops.operator import Context, Prepared, Step
+from penstock.ops.operator import Context, Operator, Port, Step, Traits
 from penstock.ops.over import kernels
 from penstock.ops.over.functions import Function, Rows, Total, totals_of
-from penstock.ops.routed import Routed, routed, routed_schema
-from penstock.state.bag import FIRST, ORDER, Bag, negated, weights_of
+from penstock.ops.routed import Routed, RowParcels, delta_of
+from penstock.ops.state import State
+from penstock.state.bag import FIRST, ORDER, Bag, changes_of, negated, plain, weights_of
 from penstock.state.layout import Layout, concat, equal, hashes, taken
 from penstock.state.ordered import LAST, around
 from penstock.state.trace import Trace
@@ -50,13 +48,15 @@ READ_TIMES: Final = 8
 class Ordered:
     """A column that rows are ordered by, as in SQL: NaN is the greatest number."""
 
+    listed: ClassVar = True  # in specs
+
     name: str
     descending: bool = False
     nulls_first: bool = False
 
 
 @dataclass(frozen=True)
-class WindowFunctions(Timeless):
+class WindowFunctions(Operator):
     """The operator.
 
     Args:
@@ -66,7 +66,6 @@ class WindowFunctions(Timeless):
         functions: what is computed.
         output: the columns of the rows and of the functions.
         row_key: columns that identify the rows, where something does.
-        gives: whether `step` gives changes.
     """
 
     kind: ClassVar[str] = "window functions"
@@ -77,87 +76,35 @@ class WindowFunctions(Timeless):
     functions: tuple[Function, ...]
     output: pa.Schema
     row_key: tuple[str, ...] = ()
-    gives: bool = True
 
     # -- what it is ---------------------------------------------------------------------------------
 
-    @property
-    def schema(self) -> pa.Schema:
-        """The rows' columns, then the functions'."""
-        return self.output
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """See `Operator`."""
-        return self.row_key
-
-    @property
-    def numbered(self) -> list[tuple[str, ...]]:
-        """The columns that identify the rows by their number in the partition, for each such number."""
-        return [(*self.per, one.name) for one in self.functions if one.kind == "row_number"]
-
-    def key(self, port: int) -> tuple[str, ...]:  # noqa: ARG002
-        """See `Operator`."""
-        return self.per
-
-    def emitting(self, *, changes: bool, closed: bool) -> WindowFunctions:  # noqa: ARG002
-        """See `Operator`."""
-        return replace(self, gives=changes)
-
-    def to_spec(self) -> dict[str, Any]:
-        """What it computes, as JSON."""
-        return {
-            "kind": self.kind,
-            "input": Schema.from_arrow(self.input).text,
-            "per": list(self.per),
-            "order": [[one.name, one.descending, one.nulls_first] for one in self.order],
-            "functions": [one.to_spec() for one in self.functions],
-            "output": Schema.from_arrow(self.output).text,
-            "row_key": list(self.row_key),
-        }
-
-    @staticmethod
-    def from_spec(spec: Mapping[str, Any]) -> WindowFunctions:
-        """The operator that `to_spec` described."""
-        return WindowFunctions(
-            input=Schema.parse(spec["input"]).arrow,
-            per=tuple(spec["per"]),
-            order=tuple(Ordered(*one) for one in spec["order"]),
-            functions=tuple(Function.from_spec(one) for one in spec["functions"]),
-            output=Schema.parse(spec["output"]).arrow,
-            row_key=tuple(spec["row_key"]),
+    @cached_property
+    def traits(self) -> Traits:
+        """See `Operator`: rows have a key more for each number that they have in their partition."""
+        numbers = [one.name for one in self.functions if one.kind == "row_number"]
+        return Traits(
+            schema=self.output,
+            ports=(Port(RowParcels(self.input, weighted=True), self.per),),
+            keys=self.row_key,
+            other_keys=tuple((*self.per, name) for name in numbers),
+            keeps={"rows": self._kept.layout},
         )
-
-    # -- rows on their way --------------------------------------------------------------------------
-
-    def prepare(self, port: int, rows: pa.Table) -> Prepared:  # noqa: ARG002
-        """See `Operator`: a table's changes are never late."""
-        return Prepared(routed(rows, self.per, self._parcels[0]))
 
     # -- state --------------------------------------------------------------------------------------
 
-    def step(self, state: Kept, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
-        """See `Operator`.
-
-        Raises:
-            CorruptError: a file of the state is not what was written.
-        """
+    def step(self, state: State, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
+        """See `Operator`."""
         [parts] = inputs
         trace = state.traces["rows"]
-        moved = self._kept.layout.empty()
-        if parts:
-            rows = Routed.combine(parts)
-            delta = self._rows.delta(rows.batch, rows.hashes, rows.weights, None)
-            if len(delta):
-                moved = self._moved(trace, delta)
+        delta = delta_of(self._rows, parts)
+        moved = self._moved(trace, delta) if len(delta) else self._kept.layout.empty()
         changes = self._changes(moved) if self.gives else None
-        writer = context.writer("rows")
-        kept = Kept({"rows": trace.append(moved, writer)})
-        return Step(kept, changes, None, writer.written, writer.bytes)
+        return Step(context.appended(state, {"rows": moved}), changes)
 
     def scan(
         self,
-        state: Kept,
+        state: State,
         lo_us: int | None = None,  # noqa: ARG002
         hi_us: int | None = None,  # noqa: ARG002
     ) -> Iterator[pa.RecordBatch]:
@@ -335,18 +282,18 @@ class WindowFunctions(Timeless):
     @cached_property
     def _rows(self) -> Bag:
         """The rows as they come."""
-        return self._bag(_nullable(self.input))
+        return self._bag(plain(self.input))
 
     @cached_property
     def _kept(self) -> Bag:
         """The rows as they are kept."""
         totals = [pa.field(total.name, total.type) for total in self._totals]
         copy = pa.field(COPY, pa.int64())
-        return self._bag(pa.schema([*_nullable(self.output), copy, *totals]))
+        return self._bag(pa.schema([*plain(self.output), copy, *totals]))
 
     @cached_property
     def _out(self) -> Bag:
-        return Bag(_nullable(self.output), self.per)
+        return Bag(plain(self.output), self.per)
 
     def _bag(self, schema: pa.Schema) -> Bag:
         first = self.order[0]
@@ -355,14 +302,6 @@ class WindowFunctions(Timeless):
     @cached_property
     def _groups(self) -> Layout:
         return Layout(self._rows.layout.keys, ())
-
-    @cached_property
-    def _layouts(self) -> dict[str, Layout]:
-        return {"rows": self._kept.layout}
-
-    @cached_property
-    def _parcels(self) -> tuple[pa.Schema, ...]:
-        return (routed_schema(self.input, timed=False, weighted=True),)
 
 
 @dataclass(frozen=True)
@@ -494,7 +433,3 @@ def _repeated(rows: pa.RecordBatch, weights: Vector) -> pa.RecordBatch:
     if (weights == 1).all():
         return rows
     return taken(rows, np.repeat(np.arange(len(rows)), weights))
-
-
-def _nullable(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([pa.field(f.name, f.type) for f in schema])

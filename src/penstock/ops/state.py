@@ -6,7 +6,7 @@ Several operators may keep the same trace; in a batch it is then made once (`Sha
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -17,15 +17,15 @@ from penstock.state.layout import Layout
 from penstock.state.runs import Writer
 from penstock.state.trace import Trace
 
-__all__ = ["Kept", "Shared"]
+__all__ = ["Shared", "State"]
 
 
 @dataclass(frozen=True)
-class Kept:
+class State:
     """One version of an operator's state on one shard; immutable.
 
     Attributes:
-        traces: by name.
+        traces: by name. Rows lie under the hash of the operator's key, but for what is kept everywhere.
         frontiers_us: of its ports, as they were with the batch that made it; empty where it doesn't ask.
     """
 
@@ -35,12 +35,13 @@ class Kept:
     @staticmethod
     def open(
         layouts: Mapping[str, Layout], files: StateFiles, description: Mapping[str, Any]
-    ) -> Kept:
+    ) -> State:
         """The state that a description is of; files are read when they are needed.
 
         Raises:
             CorruptError: the description is of another operator.
         """
+        description = described(description)
         traces = description["traces"]
         if set(traces) != set(layouts):
             raise CorruptError(
@@ -48,7 +49,7 @@ class Kept:
                 "pipeline's definition has changed. Run it with --rebuild"
             )
         opened = {name: Trace.open(lo, files, traces[name]) for name, lo in layouts.items()}
-        return Kept(opened, tuple(description["frontiers_us"]))
+        return State(opened, tuple(description["frontiers_us"]))
 
     def describe(self) -> dict[str, Any]:
         """All that `open` needs, as JSON."""
@@ -57,8 +58,16 @@ class Kept:
             "frontiers_us": list(self.frontiers_us),
         }
 
+    def above(self, low_us: Mapping[str, int]) -> State:
+        """The same without what lies below a time, in some traces."""
+        traces = {
+            name: replace(self.traces[name], low_us=max(low, self.traces[name].low_us))
+            for name, low in low_us.items()
+        }
+        return replace(self, traces={**self.traces, **traces})
+
     def check(self) -> None:
-        """Asserts every invariant; opens and verifies every file."""
+        """Asserts every invariant of its traces; opens and verifies every file."""
         for trace in self.traces.values():
             trace.check()
 
@@ -71,6 +80,18 @@ class Kept:
     def bytes(self) -> int:
         """Bytes of all files."""
         return sum(trace.bytes for trace in self.traces.values())
+
+
+def described(description: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What `State.describe` gives, of a description that this release or one before wrote."""
+    if "traces" not in description:  # a table of a changelog, whose rows were all
+        return {"traces": description, "frontiers_us": []}
+    if "watermark_us" in description:  # aggregates had one port, and so one frontier
+        return {
+            "traces": description["traces"],
+            "frontiers_us": [description["watermark_us"]],
+        }
+    return description
 
 
 @dataclass

@@ -8,7 +8,7 @@ arrives; what the table becomes later changes nothing of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Final
@@ -17,12 +17,11 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.core.vectors import Vector
-from penstock.ops.joins.enriched import Enriching, enriched, plain, queries
-from penstock.ops.kept import Kept
-from penstock.ops.operator import Context, Prepared, Step
-from penstock.ops.routed import Routed, routed, routed_schema
-from penstock.state.bag import Bag, matches, weights_of
-from penstock.state.layout import Layout
+from penstock.ops.joins.enriched import Enriching, enriched, queries
+from penstock.ops.operator import Context, Port, Step, Traits
+from penstock.ops.routed import Routed, RowParcels, delta_of
+from penstock.ops.state import State
+from penstock.state.bag import Bag, matches, plain, weights_of
 from penstock.state.trace import Trace
 
 __all__ = ["StreamTableJoin"]
@@ -39,46 +38,36 @@ class StreamTableJoin(Enriching):
 
     # -- what it is ---------------------------------------------------------------------------------
 
-    def arranges(self, port: int) -> Mapping[str, object]:
-        """See `Operator`: the table."""
-        return {"table": self._bag} if port == TABLE else {}
+    @cached_property
+    def traits(self) -> Traits:
+        """See `Operator`: nothing waits for a time, so each row comes out, whenever it comes."""
+        stream = RowParcels(self.stream, timed=True, marked=True)
+        table = RowParcels(self.table, weighted=True)
+        return Traits(
+            schema=self.schema,
+            ports=(
+                Port(stream, self.key(STREAM)),
+                Port(table, self.key(TABLE), arranges={"table": self._bag}),
+            ),
+            retracts=False,
+            timed=True,
+            passes_late=True,
+            keeps={"table": self._bag.layout},
+        )
 
     def frontier(self, inputs_us: Sequence[int]) -> int:
         """See `Operator`: rows wait for nothing."""
         return inputs_us[STREAM]
 
-    def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:  # noqa: ARG002
-        """See `Operator`."""
-        return False
-
-    @property
-    def passes_late(self) -> bool:
-        """See `Operator`: each row comes out, whenever it comes."""
-        return True
-
-    # -- rows on their way --------------------------------------------------------------------------
-
-    def prepare(self, port: int, rows: pa.Table) -> Prepared:
-        """See `Operator`: nothing waits for a time, so what is late is handed on."""
-        return Prepared(routed(rows, self.key(port), self._parcels[port]))
-
     # -- state --------------------------------------------------------------------------------------
 
-    def step(self, state: Kept, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
-        """See `Operator`.
-
-        Raises:
-            CorruptError: a file of the state is not what was written.
-        """
+    def step(self, state: State, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
+        """See `Operator`."""
         stream, table = inputs
-        delta = self._bag.layout.empty()
-        if table:
-            rows = Routed.combine(table)
-            delta = self._bag.delta(rows.batch, rows.hashes, rows.weights, None)
-        writer = context.writer("table")
-        trace = context.arranged("table").append(state.traces["table"], delta, writer)
-        changes = self._joined(trace, Routed.combine(stream)) if stream else self._nothing
-        return Step(Kept({"table": trace}), changes, None, writer.written, writer.bytes)
+        made = context.appended(state, {"table": delta_of(self._bag, table)})
+        if not stream:
+            return Step(made, self._nothing)
+        return Step(made, self._joined(made.traces["table"], Routed.combine(stream)))
 
     # -- the work -----------------------------------------------------------------------------------
 
@@ -110,18 +99,7 @@ class StreamTableJoin(Enriching):
         return Bag(plain(self.table), self.key(TABLE))
 
     @cached_property
-    def _layouts(self) -> dict[str, Layout]:
-        return {"table": self._bag.layout}
-
-    @cached_property
-    def _parcels(self) -> tuple[pa.Schema, pa.Schema]:
-        return (
-            routed_schema(self.stream, timed=True, weighted=False, marked=True),
-            routed_schema(self.table, timed=False, weighted=True),
-        )
-
-    @cached_property
     def _nothing(self) -> pa.Table:
         none = np.zeros(0, np.int64)
-        rows = pa.RecordBatch.from_pylist([], self._parcels[STREAM])
+        rows = RowParcels(self.stream, timed=True, marked=True).empty()
         return enriched(self.schema, rows, self._bag.layout.empty(), none, none)

@@ -12,21 +12,20 @@ State. Rows that wait, by time; and by group, those that were counted and are in
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.core.delta import TIME
-from penstock.core.schema import TIMESTAMP, Schema
+from penstock.core.schema import TIMESTAMP
 from penstock.core.vectors import Vector, from_int64, raw
 from penstock.ops.partials import checked
 from penstock.ops.rolling.ranges import aggregate_ranges
 from penstock.ops.rolling.waiting import InOrder, in_order, repeated
-from penstock.ops.spec import WINDOW_END, WINDOW_START, Aggregate
+from penstock.ops.spec import WINDOW_END, WINDOW_START
 from penstock.state.layout import concat, hashes
 from penstock.state.trace import Trace
 
@@ -51,39 +50,12 @@ class CountWindows(InOrder):
     # -- what it is ---------------------------------------------------------------------------------
 
     @cached_property
-    def schema(self) -> pa.Schema:
+    def _schema(self) -> pa.Schema:
         """The times of the first and the last row, the group, the aggregates."""
         times = [pa.field(name, TIMESTAMP, nullable=False) for name in (WINDOW_START, WINDOW_END)]
         groups = [self.input.field(name) for name in self.per]
         made = [pa.field(a.name, a.type, not a.function.counts) for a in self.aggregates]
         return pa.schema([*times, *groups, *made])
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """See `Operator`: records are keyed by the group."""
-        return self.per
-
-    def to_spec(self) -> dict[str, Any]:
-        """What it computes, as JSON."""
-        return {
-            "kind": self.kind,
-            "input": Schema.from_arrow(self.input).text,
-            "per": list(self.per),
-            "computed": [aggregate.to_spec() for aggregate in self.aggregates],
-            "size": self.size,
-            "every": self.every,
-        }
-
-    @staticmethod
-    def from_spec(spec: Mapping[str, Any]) -> CountWindows:
-        """The operator that `to_spec` described."""
-        return CountWindows(
-            input=Schema.parse(spec["input"]).arrow,
-            per=tuple(spec["per"]),
-            aggregates=tuple(Aggregate.from_spec(one) for one in spec["computed"]),
-            size=spec["size"],
-            every=spec["every"],
-        )
 
     # -- the work -----------------------------------------------------------------------------------
 
@@ -110,10 +82,6 @@ class CountWindows(InOrder):
         delta = bag.delta(some, hashes(some), change[moved], None)
         return self._windows(rows, lo), delta
 
-    def _low(self, frontier_us: int) -> None:  # noqa: ARG002
-        """Rows that were counted are kept by group, however long ago they came."""
-        return
-
     def _windows(self, rows: pa.RecordBatch, lo: Vector) -> pa.Table:
         hi = lo + self.size
         columns = {c.name: checked(rows, c) for c in self._columns.values()}
@@ -126,9 +94,3 @@ class CountWindows(InOrder):
         )
         order = np.argsort(raw(times), kind="stable")
         return pa.Table.from_batches([out.take(from_int64(order))])
-
-    # -- how it is laid out -------------------------------------------------------------------------
-
-    @cached_property
-    def _layouts(self) -> dict[str, Any]:
-        return {"waiting": self._waiting.bag.layout, "counted": self._waiting.bag.layout}

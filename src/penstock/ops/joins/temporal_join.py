@@ -26,12 +26,12 @@ from penstock.core.delta import DELETED, OFFSET, TIME
 from penstock.core.schema import TIMESTAMP
 from penstock.core.time import SECOND_US
 from penstock.core.vectors import Vector, from_int64, raw
-from penstock.ops.joins.enriched import Enriching, enriched, plain, queries
-from penstock.ops.kept import Kept
-from penstock.ops.operator import Context, Prepared, Step
-from penstock.ops.routed import Routed, in_time, routed, routed_schema
+from penstock.ops.joins.enriched import Enriching, enriched, queries
+from penstock.ops.operator import Context, Port, Step, Traits
+from penstock.ops.routed import Routed, RowParcels
+from penstock.ops.state import State
 from penstock.ops.windows import NO_TIME
-from penstock.state.bag import ROW, Bag, negated, weights_of
+from penstock.state.bag import ROW, Bag, negated, plain, weights_of
 from penstock.state.layout import Layout, concat, hashes
 from penstock.state.trace import Trace
 
@@ -54,29 +54,34 @@ class TemporalJoin(Enriching):
 
     # -- what it is ---------------------------------------------------------------------------------
 
-    def frontier(self, inputs_us: Sequence[int]) -> int:
-        """See `Operator`: rows that come are of the stream's frontier or above, those held of the table's."""
-        return min(inputs_us)
+    @cached_property
+    def traits(self) -> Traits:
+        """See `Operator`: a row, or a change, of before its own watermark is late.
+
+        Rows that come are of the stream's frontier or above, those held of the table's.
+        """
+        changes = RowParcels(self._changed, timed=True, judged=True)
+        return Traits(
+            schema=self.schema,
+            ports=(Port(self._parcels, self.key(STREAM)), Port(changes, self.key(TABLE))),
+            retracts=False,
+            timed=True,
+            frontiers_kept=2,
+            keeps={
+                "waiting": self._waiting.layout,
+                "versions": self._versions.layout,
+                "due": self._due.layout,
+            },
+        )
 
     def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:
         """See `Operator`: rows may wait for the table."""
         return now_us[TABLE] != before_us[TABLE]
 
-    # -- rows on their way --------------------------------------------------------------------------
-
-    def prepare(self, port: int, rows: pa.Table) -> Prepared:
-        """See `Operator`: a row, or a change, of before its own watermark is late."""
-        kept, late = in_time(rows)
-        return Prepared(routed(kept, self.key(port), self._parcels[port]), late)
-
     # -- state --------------------------------------------------------------------------------------
 
-    def step(self, state: Kept, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
-        """See `Operator`.
-
-        Raises:
-            CorruptError: a file of the state is not what was written.
-        """
+    def step(self, state: State, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
+        """See `Operator`."""
         before, now = state.frontiers_us, context.frontiers_us
         assert all(one <= two for one, two in zip(before, now, strict=True)), "frontiers don't fall"
         stream, table = (Routed.combine(parts) if parts else None for parts in inputs)
@@ -87,19 +92,15 @@ class TemporalJoin(Enriching):
         passed, due = self._passed(state.traces["due"], come, min(before), min(now))
         known = self._known(state.traces["versions"], come, ready, passed)
         gone = self._superseded(known, min(now))
-        appended = {
-            "waiting": (held, now[TABLE]),
-            "versions": (self._versions.sum([come, negated(gone)]), NO_TIME),
-            "due": (due, min(now)),
+        deltas = {
+            "waiting": held,
+            "versions": self._versions.sum([come, negated(gone)]),
+            "due": due,
         }
-        traces, written = {}, [0, 0]
-        for name, (delta, low_us) in appended.items():
-            writer = context.writer(name)
-            low = None if low_us == NO_TIME else int(_stretch(low_us))
-            traces[name] = state.traces[name].append(delta, writer, low_us=low)
-            written[0] += writer.written
-            written[1] += writer.bytes
-        return Step(Kept(traces, tuple(now)), self._joined(ready, known), None, *written)
+        passed_us = {"waiting": now[TABLE], "due": min(now)}
+        low_us = {name: int(_stretch(us)) for name, us in passed_us.items() if us != NO_TIME}
+        made = context.appended(state, deltas, low_us=low_us, frontiers_us=now)
+        return Step(made, self._joined(ready, known))
 
     # -- rows that wait -----------------------------------------------------------------------------
 
@@ -107,7 +108,7 @@ class TemporalJoin(Enriching):
         self, waiting: Trace, come: Routed | None, before_us: int, now_us: int
     ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         """Rows that the table's frontier has passed, with `$hash`; and a delta of those that wait."""
-        names = self._asked.names
+        names = self._parcels.schema.names
         parts = [batch.select(names) for batch in self._taken(waiting, before_us, now_us)]
         held = self._waiting.layout.empty()
         if come is not None:
@@ -117,7 +118,7 @@ class TemporalJoin(Enriching):
             times = raw(rest.column(TIME))
             held = self._waiting.delta(rest, come.hashes[~is_ready], None, _stretch(times))
         if not parts:
-            return pa.RecordBatch.from_pylist([], self._asked), held
+            return self._parcels.empty(), held
         return concat(parts), held
 
     @staticmethod
@@ -226,18 +227,6 @@ class TemporalJoin(Enriching):
     def _place(self) -> Layout:
         return Layout(self._versions.layout.keys, ())
 
-    @property
-    def _promised(self) -> int:
-        return 2
-
-    @cached_property
-    def _layouts(self) -> dict[str, Layout]:
-        return {
-            "waiting": self._waiting.layout,
-            "versions": self._versions.layout,
-            "due": self._due.layout,
-        }
-
     @cached_property
     def _changed(self) -> pa.Schema:
         """The columns of a change, but for its time."""
@@ -245,22 +234,16 @@ class TemporalJoin(Enriching):
         return pa.schema([*own, *plain(self.table)])
 
     @cached_property
-    def _parcels(self) -> tuple[pa.Schema, pa.Schema]:
-        return (
-            routed_schema(self.stream, timed=True, weighted=False),
-            routed_schema(self._changed, timed=True, weighted=False),
-        )
+    def _parcels(self) -> RowParcels:
+        """Of the stream: `$hash`, `$time`, and its columns."""
+        return RowParcels(self.stream, timed=True, judged=True)
 
     @cached_property
     def _nothing(self) -> pa.Table:
         none = np.zeros(0, np.int64)
-        rows = pa.RecordBatch.from_pylist([], self._asked)
-        return enriched(self.schema, rows, self._versions.layout.empty(), none, none)
-
-    @property
-    def _asked(self) -> pa.Schema:
-        """Of rows that are ready: `$hash`, `$time`, and the stream's columns."""
-        return self._parcels[STREAM]
+        return enriched(
+            self.schema, self._parcels.empty(), self._versions.layout.empty(), none, none
+        )
 
 
 def _as_of(

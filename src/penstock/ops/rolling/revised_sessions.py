@@ -31,25 +31,24 @@ from penstock.core import vectors
 from penstock.core.delta import TIME, WATERMARK, WEIGHT, expiring, summed
 from penstock.core.schema import TIMESTAMP
 from penstock.core.vectors import Vector, from_int64, raw
-from penstock.ops.bases import Keeping, Windowed
-from penstock.ops.kept import Kept
-from penstock.ops.operator import Context, Prepared, Step
+from penstock.ops.operator import Context, Prepared, Step, Traits
 from penstock.ops.partials import checked, checked_times
 from penstock.ops.rolling.ranges import aggregate_ranges
 from penstock.ops.rolling.waiting import STRETCH_US, Waiting, in_order, low_of
-from penstock.ops.routed import HASH, Routed, routed, routed_schema
-from penstock.ops.spec import WINDOW_START, AggregateSpec
+from penstock.ops.routed import HASH, Routed, RowParcels, routed
+from penstock.ops.spec import WINDOW_START, Windowed
+from penstock.ops.state import State
 from penstock.ops.views import timed
 from penstock.ops.windows import NO_TIME
-from penstock.state.bag import Bag, negated, weights_of
-from penstock.state.layout import WINDOW, Layout, concat, hashes
+from penstock.state.bag import Bag, negated, plain, weights_of
+from penstock.state.layout import WINDOW, concat, hashes
 from penstock.state.trace import Trace
 
 __all__ = ["RevisedSessions"]
 
 
 @dataclass(frozen=True)
-class RevisedSessions(Windowed, Keeping):
+class RevisedSessions(Windowed):
     """The operator.
 
     Args:
@@ -58,12 +57,20 @@ class RevisedSessions(Windowed, Keeping):
 
     kind: ClassVar[str] = "revised sessions"
 
-    spec: AggregateSpec
-
     def __post_init__(self) -> None:
         assert self.spec.window.kind == "session"
 
     # -- what it is ---------------------------------------------------------------------------------
+
+    @cached_property
+    def traits(self) -> Traits:
+        """See `Operator`: rows are kept with all their columns, as they may be taken back."""
+        layouts = {
+            "rows": self._rows.layout,
+            "agenda": self._agenda.layout,
+            "final": self._final.layout,
+        }
+        return self._traits(self._parcels, layouts, reads=None)
 
     def frontier(self, inputs_us: Sequence[int]) -> int:
         """See `Operator`: sessions that may still change end later."""
@@ -94,15 +101,14 @@ class RevisedSessions(Windowed, Keeping):
                 at = rows.schema.get_field_index(column.name)
                 field = pa.field(column.name, column.type)
                 rows = rows.set_column(at, field, checked(rows, column))
-        return Prepared(routed(rows, self.keys, self._parcels[0]), late)
+        return Prepared(routed(rows, self.keys, self._parcels.schema), late)
 
     # -- state --------------------------------------------------------------------------------------
 
-    def step(self, state: Kept, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
+    def step(self, state: State, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
         """See `Operator`.
 
         Raises:
-            CorruptError: a file of the state is not what was written.
             LimitError: the sum of an integer column does not fit a BIGINT.
         """
         [parts], [now_us], [before_us] = inputs, context.frontiers_us, state.frontiers_us
@@ -118,34 +124,30 @@ class RevisedSessions(Windowed, Keeping):
         ended = now.batch.filter(pa.array(is_final))
         ended_lasts = now.ends[is_final] - gap_us
         deltas = {
-            "rows": (self._rows.sum([come, negated(gone)]), None),
-            "agenda": (entries, low_of(now_us, gap_us + correct_us, STRETCH_US)),
-            "final": (
-                self._final.delta(ended, _hashes_of(ended), None, ended_lasts),
-                self._low(now_us),
-            ),
+            "rows": self._rows.sum([come, negated(gone)]),
+            "agenda": entries,
+            "final": self._final.delta(ended, _hashes_of(ended), None, ended_lasts),
         }
-        traces, written = {}, [0, 0]
-        for name, (delta, low_us) in deltas.items():
-            writer = context.writer(name)
-            traces[name] = state.traces[name].append(delta, writer, low_us=low_us)
-            written[0] += writer.written
-            written[1] += writer.bytes
+        low_us = {
+            "agenda": low_of(now_us, gap_us + correct_us, STRETCH_US),
+            "final": self._low(now_us),
+        }
+        made = context.appended(state, deltas, low_us=low_us, frontiers_us=context.frontiers_us)
         changes = None
         if self.spec.changes:
             changes = self._difference(was.batch, now.batch)
             if self.spec.keep_us is not None:
-                low_us = self._low(now_us)
-                stays = ~(is_final & (now.ends - gap_us < (NO_TIME if low_us is None else low_us)))
-                changes = self._with_expiry(changes, was, now, stays, state, low_us)
+                low = low_us["final"]
+                stays = ~(is_final & (now.ends - gap_us < (NO_TIME if low is None else low)))
+                changes = self._with_expiry(changes, was, now, stays, state, low)
         closed = None
         if self.spec.closed:
             closed = self._difference(was.closed(before_us), now.closed(now_us))
-            closed = closed if self.corrects else closed.drop_columns([WEIGHT])
-        return Step(Kept(traces, (now_us,)), changes, closed, *written)
+            closed = closed if self.spec.correct_us else closed.drop_columns([WEIGHT])
+        return Step(made, changes, closed)
 
     def scan(
-        self, state: Kept, lo_us: int | None = None, hi_us: int | None = None
+        self, state: State, lo_us: int | None = None, hi_us: int | None = None
     ) -> Iterator[pa.RecordBatch]:
         """The view's rows, of sessions that start in [lo_us, hi_us).
 
@@ -160,8 +162,8 @@ class RevisedSessions(Windowed, Keeping):
                 keep &= starts >= lo_us
             if hi_us is not None:
                 keep &= starts < hi_us
-            rows = batch.filter(pa.array(keep)).select(self.schema.names)
-            yield pa.RecordBatch.from_arrays(rows.columns, schema=self.schema)
+            rows = batch.filter(pa.array(keep)).select(self.spec.schema.names)
+            yield pa.RecordBatch.from_arrays(rows.columns, schema=self.spec.schema)
 
     # -- the work -----------------------------------------------------------------------------------
 
@@ -231,7 +233,9 @@ class RevisedSessions(Windowed, Keeping):
         delta = self._final.delta(both, _hashes_of(both), weights, None)
         order = np.argsort(weights_of(delta) > 0, kind="stable")
         delta = delta.take(from_int64(order))
-        rows = delta.select(self.schema.names).append_column(WEIGHT, from_int64(weights_of(delta)))
+        rows = delta.select(self.spec.schema.names).append_column(
+            WEIGHT, from_int64(weights_of(delta))
+        )
         return timed(pa.Table.from_batches([rows]))
 
     def _with_expiry(
@@ -240,7 +244,7 @@ class RevisedSessions(Windowed, Keeping):
         was: _Sessions,
         now: _Sessions,
         stays: Vector,
-        state: Kept,
+        state: State,
         low_us: int | None,
     ) -> pa.Table:
         """Changes, and the sessions that retention takes now: which ended below `low_us`."""
@@ -285,28 +289,16 @@ class RevisedSessions(Windowed, Keeping):
 
     @cached_property
     def _final(self) -> Bag:
-        return Bag(pa.schema([pa.field(f.name, f.type) for f in self.schema]), self.keys)
+        return Bag(plain(self.spec.schema), self.keys)
 
     @cached_property
     def _shown(self) -> pa.Schema:
         """Of sessions with the hash of their key."""
         return pa.schema([pa.field(HASH, pa.int64()), *self._final.schema])
 
-    @property
-    def _promised(self) -> int:
-        return 1
-
     @cached_property
-    def _layouts(self) -> dict[str, Layout]:
-        return {
-            "rows": self._rows.layout,
-            "agenda": self._agenda.layout,
-            "final": self._final.layout,
-        }
-
-    @cached_property
-    def _parcels(self) -> tuple[pa.Schema, ...]:
-        return (routed_schema(self._input, timed=True, weighted=True),)
+    def _parcels(self) -> RowParcels:
+        return RowParcels(self._input, timed=True, weighted=True)
 
 
 @dataclass(frozen=True)
