@@ -56,24 +56,14 @@ class WindowedAggregate(Windowed):
     hash: Annotated[Hash, UNSAID] = field(default=standard_hash, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_mapper", Mapper(self.spec, self.hash))
-        object.__setattr__(self, "_assembler", Assembler(self.spec))
-        exact = self._mapper.layouts[GROUPS].exact
-        object.__setattr__(self, "_remembered", remembered(self.spec, exact=exact))
-
-    _mapper: Mapper = field(init=False, repr=False, compare=False)
-    _assembler: Assembler = field(init=False, repr=False, compare=False)
-    _remembered: Mapping[str, Layout] = field(init=False, repr=False, compare=False)
+        """Refuses at once what can't be computed of rows that may be taken back."""
+        _ = self.spec.parts
 
     @cached_property
     def traits(self) -> Traits:
         """See `Operator`: without keys and windows, all rows are one group."""
         whole = self._traits(self._mapper.parcels, self._layouts, reads=self.spec.reads)
         return replace(whole, single=not self.keys)
-
-    @cached_property
-    def _layouts(self) -> Mapping[str, Layout]:
-        return {**self._mapper.layouts, **self._remembered}
 
     def frontier(self, inputs_us: Sequence[int]) -> int:
         """See `Operator`: windows that are open, or may be corrected, end later."""
@@ -236,3 +226,21 @@ class WindowedAggregate(Windowed):
         if keep is None or watermark_us < NO_TIME + keep + window.size_us:
             return ALWAYS
         return window.first(watermark_us - keep)
+
+    # -- how it is laid out -------------------------------------------------------------------------
+
+    @cached_property
+    def _mapper(self) -> Mapper:
+        return Mapper(self.spec, self.hash)
+
+    @cached_property
+    def _assembler(self) -> Assembler:
+        return Assembler(self.spec)
+
+    @cached_property
+    def _remembered(self) -> Mapping[str, Layout]:
+        return remembered(self.spec, exact=self._mapper.layouts[GROUPS].exact)
+
+    @cached_property
+    def _layouts(self) -> Mapping[str, Layout]:
+        return {**self._mapper.layouts, **self._remembered}

@@ -149,15 +149,14 @@ def _tuple(of: tuple[Any, ...]) -> Codec:
 def _either(options: tuple[Any, ...]) -> Codec:
     """Of one annotation or None; or of plain values and one kind of tuple, which is told by being a list."""
     some = [one for one in options if one is not types.NoneType]
-    several = [one for one in some if get_origin(one) is tuple]
     if len(some) == 1:
         [only] = map(_codec, some)
         return Codec(
             lambda value: None if value is None else only.write(value),
             lambda found: None if found is None else only.read(found),
         )
-    [whole] = map(_codec, several)
-    assert all(_codec(one) is _AS_IS for one in some if one not in several)
+    [whole] = (_codec(one) for one in some if get_origin(one) is tuple)
+    assert all(_codec(one) is _AS_IS for one in some if get_origin(one) is not tuple)
     return Codec(
         lambda value: whole.write(value) if isinstance(value, tuple) else value,
         lambda found: whole.read(found) if isinstance(found, list) else found,

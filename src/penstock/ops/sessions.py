@@ -72,6 +72,7 @@ _BOOL = types.Array(types.boolean, 1, "C", readonly=True)
 _W_I64 = types.int64[::1]
 _W_I32 = types.int32[::1]
 _NEVER: Final = -(2**63)
+_STARTS: Final = pa.field(START, pa.int64())
 
 
 @dataclass(frozen=True)
@@ -138,20 +139,6 @@ class SessionAggregate(Windowed):
         assert not self.spec.retracts, "rows that go make `RevisedSessions`"
         assert not self.spec.correct_us, "so do those that correct"
         assert not self.spec.kept, "values aren't kept here"
-        keys = self.spec.keys
-        numbers = len(keys) == 1 and vectors.is_fixed(keys[0].type)
-        groups = group_layout(self.spec, kept=False, exact=numbers and self.hash is standard_hash)
-        start = pa.field(START, pa.int64())
-        last = Value(LAST, pa.int64(), "max")
-        layout = replace(groups, values=(*groups.values, last), tie=start)
-        agenda = replace(groups, values=(Value(COUNT, pa.int64(), "sum"),), tie=start)
-        object.__setattr__(self, "_layout", layout)
-        object.__setattr__(self, "_agenda", agenda)
-        object.__setattr__(self, "_place", replace(groups, values=()))
-
-    _layout: Layout = field(init=False, repr=False, compare=False)
-    _agenda: Layout = field(init=False, repr=False, compare=False)
-    _place: Layout = field(init=False, repr=False, compare=False)
 
     @property
     def _identity(self) -> list[str]:
@@ -421,6 +408,28 @@ class SessionAggregate(Windowed):
         return pa.RecordBatch.from_arrays(
             [*columns, *results(self.spec, full)], schema=self.spec.schema
         )
+
+    # --- how it is laid out -------------------------------------------------------------------
+
+    @cached_property
+    def _groups(self) -> Layout:
+        keys = self.spec.keys
+        numbers = len(keys) == 1 and vectors.is_fixed(keys[0].type)
+        return group_layout(self.spec, kept=False, exact=numbers and self.hash is standard_hash)
+
+    @cached_property
+    def _layout(self) -> Layout:
+        """Of sessions, found by their start."""
+        last = Value(LAST, pa.int64(), "max")
+        return replace(self._groups, values=(*self._groups.values, last), tie=_STARTS)
+
+    @cached_property
+    def _agenda(self) -> Layout:
+        return replace(self._groups, values=(Value(COUNT, pa.int64(), "sum"),), tie=_STARTS)
+
+    @cached_property
+    def _place(self) -> Layout:
+        return replace(self._groups, values=())
 
 
 @dataclass(frozen=True)
