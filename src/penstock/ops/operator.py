@@ -21,6 +21,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Protocol, Self
 
 import pyarrow as pa
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = [
     "KINDS",
     "Context",
+    "Follow",
     "Operator",
     "Parcel",
     "Parcels",
@@ -121,6 +123,21 @@ class Port:
     arranges: Mapping[str, object] = field(default_factory=dict)
 
 
+class Follow(Enum):
+    """How an operator's rows follow from those of its inputs."""
+
+    EACH = auto()
+    """There is one at least for each of every input's."""
+    FIRST = auto()
+    """They are some of the first input's."""
+    NEWEST = auto()
+    """They are the newest of each key."""
+    ANSWER = auto()
+    """They are what is found in some of the inputs', which says nothing of how many there are."""
+    GROUPS = auto()
+    """There is one for each group."""
+
+
 @dataclass(frozen=True)
 class Traits:
     """What an operator is to those who place it, run it and read it. By default, it is a table without time.
@@ -135,6 +152,7 @@ class Traits:
         single: whether a table without `keys` has one row at most, and not rows that nothing identifies.
         placed_by: columns of its rows that have the values of the key: rows that agree in them share a
             shard. By default, they have the names of the first port's.
+        follow: how its rows follow from those of its inputs.
         retracts: whether its rows may be taken back: it is a table. Otherwise it is a stream.
         timed: whether its rows have an event time (`$time`).
         closes: whether it is a table whose rows are final when a window is closed.
@@ -155,6 +173,7 @@ class Traits:
     other_keys: tuple[tuple[str, ...], ...] = ()
     single: bool = False
     placed_by: tuple[str, ...] | None = None
+    follow: Follow = Follow.GROUPS
     retracts: bool = True
     timed: bool = False
     closes: bool = False

@@ -1,60 +1,24 @@
 """How many rows a node has, as a guess, and whether they grow as long as streams continue.
 
-What both depend on is how an operator's rows follow from its inputs' (`Follow`). An operator that isn't named
-here groups.
+What both depend on is how an operator's rows follow from its inputs' (`Follow`), which its traits say.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum, auto
 from typing import Final
 
 from penstock.expr import Expression
 from penstock.flow.graph import Node, RowStep, Source, Stateful, Union, ancestors, retracts, row_key
-from penstock.ops import Operator, Upserts
-from penstock.ops.joins.interval_join import IntervalJoin
-from penstock.ops.joins.table_join import TableJoin
-from penstock.ops.keyed.query import GroupQuery
-from penstock.ops.over.window_functions import WindowFunctions
+from penstock.ops.operator import Follow
 from penstock.ops.rows import Unnest, Where
 
-__all__ = ["Follow", "follow", "grows", "rows_of"]
+__all__ = ["grows", "rows_of"]
 
 CONSTANT_ROWS: Final = 10.0
 ELEMENTS: Final = 4.0  # of an array
 GROUPS: Final = 0.25  # of the rows that are grouped
 MATCHED: Final = 0.5  # of those that have a partner, or have none
-
-
-class Follow(Enum):
-    """How an operator's rows follow from those of its inputs."""
-
-    EACH = auto()
-    """There is one at least for each of every input's."""
-    FIRST = auto()
-    """They are some of the first input's."""
-    NEWEST = auto()
-    """They are the newest of each key."""
-    ANSWER = auto()
-    """They are what is found in some of the inputs', which says nothing of how many there are."""
-    GROUPS = auto()
-    """There is one for each group."""
-
-
-def follow(operator: Operator) -> Follow:
-    """How an operator's rows follow from those of its inputs."""
-    match operator:
-        case TableJoin(how="semi" | "anti"):
-            return Follow.FIRST
-        case TableJoin() | WindowFunctions() | GroupQuery(query=""):
-            return Follow.EACH
-        case GroupQuery() | IntervalJoin():
-            return Follow.ANSWER
-        case Upserts():
-            return Follow.NEWEST
-        case _:
-            return Follow.GROUPS
 
 
 def grows(node: Node) -> bool:
@@ -64,9 +28,9 @@ def grows(node: Node) -> bool:
     match node:
         case RowStep() | Union():
             return any(map(grows, node.inputs))
-        case Stateful(operator=operator) if follow(operator) is Follow.EACH:
+        case Stateful(operator=operator) if operator.traits.follow is Follow.EACH:
             return any(map(grows, node.inputs))
-        case Stateful(operator=operator) if follow(operator) is Follow.FIRST:
+        case Stateful(operator=operator) if operator.traits.follow is Follow.FIRST:
             return grows(node.inputs[0])
         case _:
             return False
@@ -109,7 +73,7 @@ def _rows(
         case Stateful() if not rows:
             return CONSTANT_ROWS
         case Stateful(operator=operator):
-            match follow(operator):
+            match operator.traits.follow:
                 case Follow.FIRST:
                     return rows[0] * (1 if left is None else MATCHED)
                 case Follow.NEWEST:

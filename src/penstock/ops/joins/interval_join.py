@@ -42,7 +42,7 @@ from penstock.core.vectors import Vector
 from penstock.errors import FlowError
 from penstock.ops.codec import flags
 from penstock.ops.joins.table_join import How
-from penstock.ops.operator import Context, Operator, Port, Prepared, Step, Traits
+from penstock.ops.operator import Context, Follow, Operator, Port, Prepared, Step, Traits
 from penstock.ops.routed import Routed, RowParcels, in_time, routed
 from penstock.ops.state import State
 from penstock.ops.windows import NO_TIME
@@ -98,6 +98,7 @@ class IntervalJoin(Operator):
         return Traits(
             schema=self.output.arrow,
             ports=tuple(Port(self._parcels[port], self.key(port)) for port in PORTS),
+            follow=Follow.ANSWER,
             retracts=self.retracts,
             timed=True,
             frontiers_kept=2,

@@ -25,7 +25,7 @@ from penstock.core import vectors
 from penstock.core.delta import WEIGHT
 from penstock.core.keys import hash_columns
 from penstock.core.vectors import Vector
-from penstock.ops.operator import Context, Operator, Port, Step, Traits
+from penstock.ops.operator import Context, Follow, Operator, Port, Step, Traits
 from penstock.ops.routed import Routed, RowParcels, delta_of
 from penstock.ops.state import State
 from penstock.state.bag import COUNT, Bag, changes_of, matches, plain, weights_of
@@ -83,6 +83,7 @@ class TableJoin(Operator):
             ports=(self._port(LEFT, self.left), self._port(RIGHT, self.right)),
             keys=self.keys,
             keeps=self._layouts,
+            follow=Follow.FIRST if self.how in ("semi", "anti") else Follow.EACH,
         )
 
     def _port(self, port: int, columns: pa.Schema) -> Port:

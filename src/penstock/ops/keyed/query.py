@@ -35,7 +35,7 @@ from penstock.expr.halves import Calls, culprits
 from penstock.expr.tried import query_of_failing, tried_query
 from penstock.expr.typed import cast_rows
 from penstock.ops.codec import Name
-from penstock.ops.operator import Context, Operator, Port, Step, Traits
+from penstock.ops.operator import Context, Follow, Operator, Port, Step, Traits
 from penstock.ops.routed import Routed, RowParcels, delta_of
 from penstock.ops.rows import Refused
 from penstock.ops.state import State
@@ -91,6 +91,7 @@ class GroupQuery(Operator):
             ),
             keys=self.row_key,
             placed_by=self.placed,
+            follow=Follow.ANSWER if self.query else Follow.EACH,
             always=self.always,
             keeps={f"rows{port}": bag.layout for port, bag in enumerate(self._bags)},
         )

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from penstock.core.delta import DELETED, are_unchanged, may_be_unchanged
 from penstock.core.vectors import Vector, from_int64, raw
-from penstock.ops.operator import Context, Operator, Port, Prepared, Step, Traits
+from penstock.ops.operator import Context, Follow, Operator, Port, Prepared, Step, Traits
 from penstock.ops.routed import Routed, RowParcels
 from penstock.ops.state import State
 from penstock.state.bag import COUNT, Bag, changes_of, negated, plain
@@ -52,6 +52,7 @@ class Upserts(Operator):
             ports=(Port(self._parcels, self.keys),),
             keys=self.keys,
             keeps={"rows": self._bag.layout},
+            follow=Follow.NEWEST,
         )
 
     @cached_property

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from penstock.core import vectors
 from penstock.core.vectors import Vector, from_int64
-from penstock.ops.operator import Context, Operator, Port, Step, Traits
+from penstock.ops.operator import Context, Follow, Operator, Port, Step, Traits
 from penstock.ops.over import kernels
 from penstock.ops.over.functions import Function, Rows, Total, totals_of
 from penstock.ops.routed import Routed, RowParcels, delta_of
@@ -88,6 +88,7 @@ class WindowFunctions(Operator):
             ports=(Port(RowParcels(self.input, weighted=True), self.per),),
             keys=self.row_key,
             other_keys=tuple((*self.per, name) for name in numbers),
+            follow=Follow.EACH,
             keeps={"rows": self._kept.layout},
         )
 
