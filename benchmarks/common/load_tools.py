@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from peers import cache
+from penstock.wire.protocol import ApiKey
 
 JAVA_TIMEOUT_S = 600.0
 READ_TIMEOUT_S = 300.0
@@ -136,10 +137,10 @@ def plain_latency(address: str, topic: str, count: int) -> tuple[float, float]:
             body = hot.fetch_request(
                 version, [(topic, 0, offset)], wait_ms=10_000, bytes_max=1 << 20
             )
-            wanted = reader.send(hot.FETCH, version, [body], flexible=True)
+            wanted = reader.send(ApiKey.FETCH, version, [body], flexible=True)
             time.sleep(PARKED_S)
             began = time.perf_counter()
-            sent = writer.send(hot.PRODUCE, newest, record, flexible=True)
+            sent = writer.send(ApiKey.PRODUCE, newest, record, flexible=True)
             frame = reader.receive(wanted)
             times.append(1e3 * (time.perf_counter() - began))
             error, (fetched,) = hot.read_fetch(version, frame)

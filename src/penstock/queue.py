@@ -37,11 +37,9 @@ import pyarrow as pa
 from penstock.client.producer import Producer
 from penstock.client.share import (
     ACCEPT,
-    GROUP,
     REJECT,
     RELEASE,
     RENEW,
-    TOPIC,
     Delivery,
     ShareClient,
     ShareMember,
@@ -49,6 +47,7 @@ from penstock.client.share import (
 from penstock.core.partitioner import murmur2_partitions
 from penstock.core.time import duration_us
 from penstock.errors import BrokerError, JobLostError, UserError
+from penstock.wire.protocol import ConfigResource, ErrorCode
 
 __all__ = ["Job", "Queue", "QueueStats"]
 
@@ -59,8 +58,6 @@ NOT_BEFORE: Final = "penstock.not-before"
 """Header with the time (ms since 1970) before which a job is not to be worked on."""
 DEAD_LETTERS: Final = "dlq."
 """How the name of a queue's dead-letter topic begins: Kafka's default prefix (KIP-1191)."""
-INVALID_CONFIG: Final = 40
-"""Kafka's error code for a setting that the broker doesn't know."""
 POLL_S: Final = 5.0
 """Longest wait of one request; a longer wait is several."""
 ATTEMPTS_MIN, ATTEMPTS_MAX = 2, 10
@@ -426,17 +423,17 @@ class Queue:
             if self.dead_letter_topic:
                 keep = enable | {"retention.ms": "-1"}
                 self._client.create_topic(self.dead_letter_topic, configs=keep, exists_ok=True)
-                self._client.configure(TOPIC, self.dead_letter_topic, enable)
-            self._client.configure(GROUP, self.workers, self._group_settings)
+                self._client.configure(ConfigResource.TOPIC, self.dead_letter_topic, enable)
+            self._client.configure(ConfigResource.GROUP, self.workers, self._group_settings)
         except BrokerError as error:
-            if error.code != INVALID_CONFIG:
+            if error.code != ErrorCode.INVALID_CONFIG:
                 raise
             known = {
                 name: value
                 for name, value in self._group_settings.items()
                 if name.startswith("share.")
             }
-            self._client.configure(GROUP, self.workers, known)
+            self._client.configure(ConfigResource.GROUP, self.workers, known)
             _log.warning(
                 "queue %s has no backoff, no dead letters and no order by key: expected a broker "
                 "that can do that (Penstock's), found one that can't (%s)",

@@ -16,6 +16,7 @@ from tests.patience import PATIENCE_S
 from penstock.broker import BrokerProcess
 from penstock.wire import batches
 from penstock.wire.messages import request_codec, response_codec
+from penstock.wire.protocol import ApiKey
 
 API_VERSIONS = 18
 NOW_MS = time.time_ns() // 1_000_000
@@ -84,7 +85,7 @@ class Raw:
         """Produces a batch; the partition's part of the answer."""
         part = {"index": partition, "records": bytes(batch)}
         data = [{"name": topic, "partition_data": [part]}]
-        answer = self.call(0, 9, acks=acks, timeout=1000, topic_data=data)
+        answer = self.call(ApiKey.PRODUCE, 9, acks=acks, timeout=1000, topic_data=data)
         found: dict[str, Any] = answer["responses"][0]["partition_responses"][0]
         return found
 
@@ -178,7 +179,7 @@ def topic(raw: Raw) -> str:
     name = f"topic-{next(_names)}"
     configs = [{"name": "retention.ms", "value": "-1"}]
     wanted = {"name": name, "num_partitions": 2, "replication_factor": 1, "configs": configs}
-    answer = raw.call(19, 5, topics=[wanted], timeout=1000)
+    answer = raw.call(ApiKey.CREATE_TOPICS, 5, topics=[wanted], timeout=1000)
     assert answer["topics"][0]["error_code"] == 0
     return name
 

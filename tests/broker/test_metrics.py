@@ -27,6 +27,7 @@ from penstock.broker.storage.topics import Topics
 from penstock.log import LocalFiles, LogConfig, Partition
 from penstock.log.disk.memory import MemoryFiles
 from penstock.wire import batches
+from penstock.wire.protocol import ApiKey
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -64,7 +65,7 @@ def test_metrics_tell_what_happened(tmp_path, connect):
     try:
         with connect(address) as raw:
             wanted = {"name": "t", "num_partitions": 2, "replication_factor": 1}
-            raw.call(19, 5, topics=[wanted], timeout=1000)
+            raw.call(ApiKey.CREATE_TOPICS, 5, topics=[wanted], timeout=1000)
             now_ms = time.time_ns() // 1_000_000
             for _ in range(3):
                 batch = batches.build([(None, b"v")], timestamps_ms=[now_ms])
@@ -72,14 +73,20 @@ def test_metrics_tell_what_happened(tmp_path, connect):
             assert raw.produce("t", b"not a batch at all" * 9)["error_code"]
             part = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
             raw.call(
-                8,
+                ApiKey.OFFSET_COMMIT,
                 7,
                 group_id="g",
                 generation_id_or_member_epoch=-1,
                 member_id="",
                 topics=[{"name": "t", "partitions": [part | {"committed_leader_epoch": -1}]}],
             )
-            raw.call(76, 1, group_id="s", member_id="m", subscribed_topic_names=["t"])
+            raw.call(
+                ApiKey.SHARE_GROUP_HEARTBEAT,
+                1,
+                group_id="s",
+                member_id="m",
+                subscribed_topic_names=["t"],
+            )
             raw.produce("t", batches.build([(None, b"v")], timestamps_ms=[now_ms]))
             found = scrape(url)
         assert found["penstock_share_records s unseen t"] == 1

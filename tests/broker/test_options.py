@@ -18,6 +18,7 @@ from penstock.broker.options import OPTIONS, config_of
 from penstock.cli.log.broker import broker as command
 from penstock.errors import UserError
 from penstock.wire import batches
+from penstock.wire.protocol import ApiKey
 
 LOCK, BEAT = "group.share.record.lock.duration.ms", "group.consumer.heartbeat.interval.ms"
 GIVEN = {
@@ -186,7 +187,11 @@ def test_defaults_of_groups_are_in_force(own_broker: BrokerProcess, connect: Any
         BrokerProcess(own_broker.data, arguments=defaults) as process,
         connect(process.address) as raw,
     ):
-        raw.call(19, 5, topics=[{"name": "t", "num_partitions": 1, "replication_factor": 1}])
+        raw.call(
+            ApiKey.CREATE_TOPICS,
+            5,
+            topics=[{"name": "t", "num_partitions": 1, "replication_factor": 1}],
+        )
         configure(raw, 2, "t", retention_ms="-1")
         configure(raw, GROUP, "told", share_record_lock_duration_ms="9000")
         raw.produce("t", batches.build([(None, b"%d" % i) for i in range(150)]))
@@ -201,7 +206,9 @@ def test_defaults_of_groups_are_in_force(own_broker: BrokerProcess, connect: Any
             assert [(run["first_offset"], run["last_offset"]) for run in acquired] == [(0, 99)]
             assert one.acknowledge(0, 99, ACCEPT) == 0
         hello = {"rebalance_timeout": 5000, "topic_partitions": [], "subscribed_topic_names": ["t"]}
-        joined = raw.call(68, 1, group_id="c", member_id="m", member_epoch=0, **hello)
+        joined = raw.call(
+            ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, group_id="c", member_id="m", member_epoch=0, **hello
+        )
         assert joined["heartbeat_interval"] == 700
         for name, value in wanted.items():
             own = name.removeprefix("group.")
@@ -219,6 +226,6 @@ def test_defaults_of_groups_are_in_force(own_broker: BrokerProcess, connect: Any
 def described(raw: Any, kind: int, resource: str, name: str) -> list[dict[str, Any]]:
     """One setting of a resource."""
     wanted = {"resource_type": kind, "resource_name": resource, "configuration_keys": [name]}
-    answer = raw.call(32, 4, resources=[wanted], include_synonyms=True)
+    answer = raw.call(ApiKey.DESCRIBE_CONFIGS, 4, resources=[wanted], include_synonyms=True)
     found: list[dict[str, Any]] = answer["results"][0]["configs"]
     return found

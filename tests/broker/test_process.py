@@ -20,6 +20,7 @@ from penstock.broker import BrokerProcess
 from penstock.broker.config import BrokerConfig
 from penstock.errors import SetupError, UserError
 from penstock.wire import batches
+from penstock.wire.protocol import ApiKey
 
 pytestmark = pytest.mark.interpreter
 
@@ -35,24 +36,26 @@ def test_everything_survives_a_restart(
     with connect(own_broker.address) as raw:
         config = {"name": "retention.ms", "value": "123456789"}
         wanted = {"name": "t", "num_partitions": 3, "replication_factor": 1, "configs": [config]}
-        raw.call(19, 5, topics=[wanted], timeout=1000)
-        before = raw.call(3, 12, topics=None)["topics"]
+        raw.call(ApiKey.CREATE_TOPICS, 5, topics=[wanted], timeout=1000)
+        before = raw.call(ApiKey.METADATA, 12, topics=None)["topics"]
         raw.produce("t", make_batch(5), partition=2)
         part = {"partition_index": 2, "committed_offset": 4, "committed_metadata": "m"}
         commit = {"topics": [{"name": "t", "partitions": [part]}]}
-        raw.call(8, 8, group_id="g", generation_id_or_member_epoch=-1, **commit)
-        first_id = raw.call(22, 4, transactional_id=None)["producer_id"]
+        raw.call(ApiKey.OFFSET_COMMIT, 8, group_id="g", generation_id_or_member_epoch=-1, **commit)
+        first_id = raw.call(ApiKey.INIT_PRODUCER_ID, 4, transactional_id=None)["producer_id"]
     own_broker.stop()
     own_broker.start()
     with connect(own_broker.address) as raw:
-        assert raw.call(3, 12, topics=None)["topics"] == before
+        assert raw.call(ApiKey.METADATA, 12, topics=None)["topics"] == before
         assert raw.fetch("t", 0, partition=2)["high_watermark"] == 5
         asked = [{"name": "t", "partition_indexes": [2]}]
-        (found,) = raw.call(9, 7, group_id="g", topics=asked)["topics"][0]["partitions"]
+        (found,) = raw.call(ApiKey.OFFSET_FETCH, 7, group_id="g", topics=asked)["topics"][0][
+            "partitions"
+        ]
         assert (found["committed_offset"], found["metadata"]) == (4, "m")
-        assert raw.call(22, 4, transactional_id=None)["producer_id"] > first_id
+        assert raw.call(ApiKey.INIT_PRODUCER_ID, 4, transactional_id=None)["producer_id"] > first_id
         resource = {"resource_type": 2, "resource_name": "t", "configuration_keys": None}
-        (result,) = raw.call(32, 4, resources=[resource])["results"]
+        (result,) = raw.call(ApiKey.DESCRIBE_CONFIGS, 4, resources=[resource])["results"]
         values = {one["name"]: one["value"] for one in result["configs"]}
         assert values["retention.ms"] == "123456789"
 
@@ -69,7 +72,7 @@ def test_kill_loses_nothing_acknowledged(
     next_sequence = 0
     with connect(own_broker.address) as raw:
         wanted = {"name": "t", "num_partitions": 1, "replication_factor": 1}
-        raw.call(19, 5, topics=[wanted], timeout=1000)
+        raw.call(ApiKey.CREATE_TOPICS, 5, topics=[wanted], timeout=1000)
     for _ in range(4):
         timer = threading.Timer(chance.uniform(0, 0.1), own_broker.kill)
         begun_at = next_sequence
@@ -130,7 +133,7 @@ def test_slow_reader_takes_no_memory(
     batch = batches.build([(None, os.urandom(500_000))], timestamps_ms=[NOW_MS])
     with connect(own_broker.address) as raw:
         wanted = {"name": "t", "num_partitions": 1, "replication_factor": 1}
-        raw.call(19, 5, topics=[wanted], timeout=1000)
+        raw.call(ApiKey.CREATE_TOPICS, 5, topics=[wanted], timeout=1000)
         for _ in range(60):
             raw.produce("t", batch)
         before = private_bytes(own_broker.pid)
@@ -165,7 +168,7 @@ def test_promised_frames_take_no_memory(
     for one in liars:
         one.socket.sendall((100 << 20).to_bytes(4, "big") + bytes(1000))
     with connect(own_broker.address) as raw:
-        assert raw.call(18, 0)["error_code"] == 0
+        assert raw.call(ApiKey.API_VERSIONS, 0)["error_code"] == 0
     assert private_bytes(own_broker.pid) - before < 20_000_000
     for one in liars:
         one.socket.close()
@@ -180,7 +183,7 @@ def test_full_disk_is_reported(
     own_broker.start()
     with connect(own_broker.address) as raw:
         wanted = {"name": "t", "num_partitions": 1, "replication_factor": 1}
-        raw.call(19, 5, topics=[wanted], timeout=1000)
+        raw.call(ApiKey.CREATE_TOPICS, 5, topics=[wanted], timeout=1000)
         raw.produce("t", make_batch(1, 500))
         process = psutil.Process(own_broker.pid)
         process.rlimit(psutil.RLIMIT_FSIZE, (1000, psutil.RLIM_INFINITY))

@@ -10,11 +10,12 @@ from tests.effort import examples
 from tests.log.faults import FailingFiles, PowerLossError
 
 from penstock.log.disk.memory import MemoryFiles
-from penstock.log.errors import AppendError, DamagedError, Refusal
+from penstock.log.errors import AppendError, DamagedError
 from penstock.log.markers import Aborted
 from penstock.log.partition import Partition
 from penstock.log.validation import LogConfig
 from penstock.wire import batches, columns
+from penstock.wire.protocol import ErrorCode
 
 NOW = 1_700_000_000_000
 GRACE = 1_000
@@ -122,7 +123,7 @@ def test_records_without_a_key_are_refused() -> None:
     for codec in ("none", "lz4"):
         with pytest.raises(AppendError) as caught:
             put(log, (b"k", b"v"), (None, b"v"), codec=codec)
-        assert caught.value.code is Refusal.INVALID_RECORD
+        assert caught.value.code is ErrorCode.INVALID_RECORD
     for _ in range(30):
         put(log, (b"k", b"v" * 50))
     log.sync()

@@ -16,7 +16,6 @@ from penstock.log.errors import (
     AppendError,
     DamagedError,
     OffsetRangeError,
-    Refusal,
     StorageError,
 )
 from penstock.log.partition import Partition
@@ -24,6 +23,7 @@ from penstock.log.segments.index import INTERVAL_BYTES_MAX
 from penstock.log.validation import LogConfig
 from penstock.wire import batches
 from penstock.wire.checksum import crc32c
+from penstock.wire.protocol import ErrorCode
 
 NOW = 1_700_000_000_000
 SMALL = LogConfig(segment_bytes=2_000, retention_ms=-1)
@@ -452,7 +452,7 @@ def test_retention_passes_over_lost_segments() -> None:
 # -- refusals --------------------------------------------------------------------------------------
 
 
-def refusal(log: Partition, one: bytearray) -> Refusal:
+def refusal(log: Partition, one: bytearray) -> ErrorCode:
     """The code that a batch is refused with; the log must be unchanged."""
     end, size = log.end_offset, log.size
     with pytest.raises(AppendError) as caught:
@@ -466,19 +466,19 @@ def test_invalid_batches_are_refused(files: LogFiles) -> None:
     log = Partition(files, "p", LogConfig(max_message_bytes=500), NOW)
     flipped = batch()
     flipped[-1] ^= 1
-    assert refusal(log, flipped) is Refusal.CORRUPT_MESSAGE
-    assert refusal(log, batch()[:-1]) is Refusal.INVALID_RECORD
-    assert refusal(log, bytearray(10)) is Refusal.INVALID_RECORD
-    assert refusal(log, batch() + batch()) is Refusal.INVALID_RECORD
-    assert refusal(log, batch(1, 600)) is Refusal.MESSAGE_TOO_LARGE
-    assert refusal(log, batch(attributes=0x20)) is Refusal.INVALID_RECORD
-    assert refusal(log, batch(attributes=0x10)) is Refusal.INVALID_RECORD
-    assert refusal(log, batch(attributes=0x07)) is Refusal.UNSUPPORTED_COMPRESSION_TYPE
-    assert refusal(log, batch(first_ms=NOW + 3_700_000)) is Refusal.INVALID_TIMESTAMP
-    assert refusal(log, batch(0)) is Refusal.INVALID_RECORD
+    assert refusal(log, flipped) is ErrorCode.CORRUPT_MESSAGE
+    assert refusal(log, batch()[:-1]) is ErrorCode.INVALID_RECORD
+    assert refusal(log, bytearray(10)) is ErrorCode.INVALID_RECORD
+    assert refusal(log, batch() + batch()) is ErrorCode.INVALID_RECORD
+    assert refusal(log, batch(1, 600)) is ErrorCode.MESSAGE_TOO_LARGE
+    assert refusal(log, batch(attributes=0x20)) is ErrorCode.INVALID_RECORD
+    assert refusal(log, batch(attributes=0x10)) is ErrorCode.INVALID_RECORD
+    assert refusal(log, batch(attributes=0x07)) is ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    assert refusal(log, batch(first_ms=NOW + 3_700_000)) is ErrorCode.INVALID_TIMESTAMP
+    assert refusal(log, batch(0)) is ErrorCode.INVALID_RECORD
     old = batch()
     old[16] = 1
-    assert refusal(log, old) is Refusal.INVALID_RECORD
+    assert refusal(log, old) is ErrorCode.INVALID_RECORD
     assert log.append(batch(), NOW).base_offset == 0
 
 
@@ -535,13 +535,13 @@ def test_what_cannot_be_compressed_again_is_refused(files: LogFiles) -> None:
     broken = batches.recompress(batch(), batches.parse(batch()), 0)
     broken[22] = 1  # says gzip
     broken[17:21] = crc32c(bytes(broken[21:])).to_bytes(4, "big")
-    assert refusal(log, broken) is Refusal.CORRUPT_MESSAGE
+    assert refusal(log, broken) is ErrorCode.CORRUPT_MESSAGE
     plain = Partition(
         files, "q", LogConfig(compression_type="uncompressed", max_message_bytes=500), NOW
     )
     small = batches.build([(b"k", bytes(1000))], timestamps_ms=[NOW], codec="zstd")
     assert len(small) < 500
-    assert refusal(plain, small) is Refusal.MESSAGE_TOO_LARGE
+    assert refusal(plain, small) is ErrorCode.MESSAGE_TOO_LARGE
 
 
 def test_full_disk_leaves_no_half_batch() -> None:

@@ -3,11 +3,12 @@ from __future__ import annotations
 import pytest
 
 from penstock.log.disk.memory import MemoryFiles
-from penstock.log.errors import AppendError, Refusal
+from penstock.log.errors import AppendError
 from penstock.log.partition import Partition
 from penstock.log.producers import BATCHES_KEPT, EXPIRY_MS, Producers
 from penstock.log.validation import LogConfig
 from penstock.wire import batches
+from penstock.wire.protocol import ErrorCode
 
 NOW = 1_700_000_000_000
 
@@ -32,7 +33,7 @@ def log() -> Partition:
     return log
 
 
-def refusal(log: Partition, one: bytearray) -> Refusal:
+def refusal(log: Partition, one: bytearray) -> ErrorCode:
     """The code that a batch is refused with."""
     with pytest.raises(AppendError) as caught:
         log.append(one, NOW)
@@ -49,35 +50,35 @@ def test_retry_gets_the_first_answer(log: Partition) -> None:
 
 def test_old_retry_is_a_duplicate(log: Partition) -> None:
     """A batch that was stored longer ago is refused as a duplicate, even if it was cut anew."""
-    assert refusal(log, batch(0)) is Refusal.DUPLICATE_SEQUENCE_NUMBER
-    assert refusal(log, batch(17, 3)) is Refusal.DUPLICATE_SEQUENCE_NUMBER
+    assert refusal(log, batch(0)) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+    assert refusal(log, batch(17, 3)) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
 
 
 def test_gap_is_out_of_order(log: Partition) -> None:
     """A batch that skips a sequence, or overlaps and goes beyond the last, is refused."""
-    assert refusal(log, batch(21)) is Refusal.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert refusal(log, batch(19)) is Refusal.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refusal(log, batch(21)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refusal(log, batch(19)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert log.append(batch(20), NOW).base_offset == 20
 
 
 def test_epochs_only_rise(log: Partition) -> None:
     """A newer epoch begins at sequence 0; after that, the older one is fenced."""
-    assert refusal(log, batch(20, epoch=1)) is Refusal.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refusal(log, batch(20, epoch=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     log.append(batch(0, epoch=1), NOW)
-    assert refusal(log, batch(20, epoch=0)) is Refusal.INVALID_PRODUCER_EPOCH
+    assert refusal(log, batch(20, epoch=0)) is ErrorCode.INVALID_PRODUCER_EPOCH
 
 
 def test_unknown_producer_may_begin_anywhere(log: Partition) -> None:
     """A producer that the log doesn't know (any more) is taken at its word."""
     assert log.append(batch(1000, producer=8), NOW).base_offset == 20
-    assert refusal(log, batch(-1, producer=9)) is Refusal.INVALID_RECORD
+    assert refusal(log, batch(-1, producer=9)) is ErrorCode.INVALID_RECORD
 
 
 def test_sequences_wrap(log: Partition) -> None:
     """After the largest sequence comes 0."""
     log.append(batch((1 << 31) - 1, producer=8), NOW)
     assert log.append(batch(1, producer=8), NOW).base_offset == 22
-    assert refusal(log, batch(0, 1, producer=8)) is Refusal.DUPLICATE_SEQUENCE_NUMBER
+    assert refusal(log, batch(0, 1, producer=8)) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
 
 
 def test_state_survives_with_and_without_a_snapshot() -> None:

@@ -10,11 +10,12 @@ import struct
 import pytest
 
 from penstock.log.disk.memory import MemoryFiles
-from penstock.log.errors import AppendError, Refusal
+from penstock.log.errors import AppendError
 from penstock.log.partition import Partition
 from penstock.log.validation import LogConfig
 from penstock.wire import batches
 from penstock.wire.checksum import crc32c
+from penstock.wire.protocol import ErrorCode
 
 NOW = 1_700_000_000_000
 HOUR = 3_600_000
@@ -46,7 +47,7 @@ def log_of(config: LogConfig) -> Partition:
     return Partition(MemoryFiles(), "p", config, NOW)
 
 
-def refused(config: LogConfig, one: bytearray) -> tuple[Refusal, list[int]]:
+def refused(config: LogConfig, one: bytearray) -> tuple[ErrorCode, list[int]]:
     """The refusal's code and the records that it names."""
     log = log_of(config)
     with pytest.raises(AppendError) as caught:
@@ -73,9 +74,9 @@ def stored(config: LogConfig, one: bytearray) -> tuple[bool, int, list[int]]:
 def test_each_record_without_a_key_is_named(codec: str) -> None:
     """In a compacted topic, also in one with the broker's times."""
     keyless = batch(NOW, NOW, NOW, NOW, keys="k--k", codec=codec)
-    assert refused(COMPACTED, bytearray(keyless)) == (Refusal.INVALID_RECORD, [1, 2])
+    assert refused(COMPACTED, bytearray(keyless)) == (ErrorCode.INVALID_RECORD, [1, 2])
     both = LogConfig(cleanup_policy="compact,delete", append_time=True)
-    assert refused(both, bytearray(keyless)) == (Refusal.INVALID_RECORD, [1, 2])
+    assert refused(both, bytearray(keyless)) == (ErrorCode.INVALID_RECORD, [1, 2])
     assert stored(LogConfig(), keyless)[2] == [NOW] * 4
 
 
@@ -83,14 +84,14 @@ def test_each_record_without_a_key_is_named(codec: str) -> None:
 def test_each_record_that_is_too_new_is_named(codec: str) -> None:
     """Beyond message.timestamp.after.max.ms."""
     one = batch(NOW, NOW + HOUR + 1, NOW + HOUR, NOW + DAY, codec=codec)
-    assert refused(LogConfig(), one) == (Refusal.INVALID_TIMESTAMP, [1, 3])
+    assert refused(LogConfig(), one) == (ErrorCode.INVALID_TIMESTAMP, [1, 3])
 
 
 @codecs
 def test_each_record_that_is_too_old_is_named(codec: str) -> None:
     """Also in the middle of a batch, where the header doesn't show it."""
     one = batch(NOW, NOW - HOUR - 1, NOW - HOUR, NOW, codec=codec)
-    assert refused(BOUND, bytearray(one)) == (Refusal.INVALID_TIMESTAMP, [1])
+    assert refused(BOUND, bytearray(one)) == (ErrorCode.INVALID_TIMESTAMP, [1])
     assert stored(LogConfig(), bytearray(one))[1] == NOW
     assert stored(LogConfig(append_time=True, timestamp_before_max_ms=HOUR), one)[1] == NOW
 
@@ -100,7 +101,7 @@ def test_a_record_without_a_time_is_accepted(codec: str) -> None:
     """However the times are bounded; a negative time but -1 is one that is too old."""
     assert stored(BOUND, batch(-1, -1, codec=codec)) == (False, -1, [-1, -1])
     assert stored(BOUND, batch(NOW, -1, NOW, codec=codec)) == (False, NOW, [NOW, -1, NOW])
-    assert refused(BOUND, batch(-1, -2, codec=codec)) == (Refusal.INVALID_TIMESTAMP, [1])
+    assert refused(BOUND, batch(-1, -2, codec=codec)) == (ErrorCode.INVALID_TIMESTAMP, [1])
 
 
 @codecs
@@ -108,19 +109,19 @@ def test_a_wrong_time_outweighs_a_missing_key(codec: str) -> None:
     """All records at fault are named; of one that has both faults it is the key."""
     config = LogConfig(cleanup_policy="compact", timestamp_before_max_ms=HOUR)
     both = batch(NOW, NOW, NOW - DAY, NOW - DAY, keys="k-k-", codec=codec)
-    assert refused(config, both) == (Refusal.INVALID_TIMESTAMP, [1, 2, 3])
+    assert refused(config, both) == (ErrorCode.INVALID_TIMESTAMP, [1, 2, 3])
     one = batch(NOW, NOW - DAY, keys="k-", codec=codec)
-    assert refused(config, one) == (Refusal.INVALID_RECORD, [1])
+    assert refused(config, one) == (ErrorCode.INVALID_RECORD, [1])
 
 
 @codecs
 def test_producers_may_not_stamp_where_the_broker_does(codec: str) -> None:
     """Every record of a batch that says LogAppendTime is at fault in a topic of that kind."""
     one = batch(NOW, NOW + 1, NOW + 2, codec=codec, attributes=APPEND_TIME)
-    assert refused(STAMPED, one) == (Refusal.INVALID_TIMESTAMP, [0, 1, 2])
+    assert refused(STAMPED, one) == (ErrorCode.INVALID_TIMESTAMP, [0, 1, 2])
     keyless = batch(NOW, NOW, keys="-k", codec=codec, attributes=APPEND_TIME)
     both = LogConfig(cleanup_policy="compact", append_time=True)
-    assert refused(both, keyless) == (Refusal.INVALID_TIMESTAMP, [0, 1])
+    assert refused(both, keyless) == (ErrorCode.INVALID_TIMESTAMP, [0, 1])
 
 
 @codecs
@@ -133,9 +134,9 @@ def test_elsewhere_their_stamp_is_taken_off(codec: str) -> None:
 
     for config in (LogConfig(), BOUND, COMPACTED):
         assert stored(config, one(NOW + 9)) == (False, NOW + 9, [NOW - DAY, NOW])
-    assert refused(BOUND, one(NOW - DAY)) == (Refusal.INVALID_TIMESTAMP, [0, 1])
-    assert refused(LogConfig(), one(NOW + DAY)) == (Refusal.INVALID_TIMESTAMP, [0, 1])
-    assert refused(LogConfig(), one(-1)) == (Refusal.INVALID_TIMESTAMP, [0, 1])
+    assert refused(BOUND, one(NOW - DAY)) == (ErrorCode.INVALID_TIMESTAMP, [0, 1])
+    assert refused(LogConfig(), one(NOW + DAY)) == (ErrorCode.INVALID_TIMESTAMP, [0, 1])
+    assert refused(LogConfig(), one(-1)) == (ErrorCode.INVALID_TIMESTAMP, [0, 1])
 
 
 @codecs
@@ -145,17 +146,17 @@ def test_a_header_that_exaggerates_is_corrected(codec: str) -> None:
     assert stored(config, sealed(batch(NOW, NOW + 5, codec=codec), NOW + DAY))[1] == NOW + 5
     assert stored(COMPACTED, sealed(batch(NOW, NOW + 5, codec=codec), NOW))[1] == NOW + 5
     late = sealed(batch(NOW, NOW + DAY, codec=codec), NOW)
-    assert refused(COMPACTED, late) == (Refusal.INVALID_TIMESTAMP, [1])
+    assert refused(COMPACTED, late) == (ErrorCode.INVALID_TIMESTAMP, [1])
 
 
 def test_records_that_are_damaged_are_refused() -> None:
     """A batch that is not the records it says it is; of compressed ones also the codec is asked."""
     for wrong in (batch(NOW, NOW) + b"\0\0", batch(NOW, NOW)[:-1]):
         struct.pack_into(">i", wrong, 8, len(wrong) - 12)
-        assert refused(COMPACTED, sealed(wrong, NOW)) == (Refusal.INVALID_RECORD, [])
+        assert refused(COMPACTED, sealed(wrong, NOW)) == (ErrorCode.INVALID_RECORD, [])
     wrong = batch(NOW, codec="zstd")
     wrong[61:] = bytes(len(wrong) - 61)
-    assert refused(COMPACTED, sealed(wrong, NOW)) == (Refusal.CORRUPT_MESSAGE, [])
+    assert refused(COMPACTED, sealed(wrong, NOW)) == (ErrorCode.CORRUPT_MESSAGE, [])
 
 
 def test_messages_say_what_was_expected() -> None:

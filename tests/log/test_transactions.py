@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from tests.effort import examples
 
 from penstock.log.disk.memory import MemoryFiles
-from penstock.log.errors import AppendError, Refusal
+from penstock.log.errors import AppendError
 from penstock.log.markers import Aborted, Marker, build_marker, read_marker
 from penstock.log.partition import Partition
 from penstock.log.validation import LogConfig
 from penstock.wire import batches
+from penstock.wire.protocol import ErrorCode
 
 NOW = 1_700_000_000_000
 SMALL = LogConfig(segment_bytes=1_000, retention_ms=-1)
@@ -43,7 +44,7 @@ def end(
     ).base_offset
 
 
-def refusal(log: Partition, one: bytearray) -> Refusal:
+def refusal(log: Partition, one: bytearray) -> ErrorCode:
     """The code that a batch is refused with; the log must be unchanged."""
     before = log.end_offset
     with pytest.raises(AppendError) as caught:
@@ -92,18 +93,18 @@ def test_markers_are_kafkas(log: Partition) -> None:
 def test_clients_may_not_write_markers(log: Partition) -> None:
     """A control batch from a client is refused."""
     forged = build_marker(7, 0, commit=True, coordinator_epoch=0, now_ms=NOW)
-    assert refusal(log, forged) is Refusal.INVALID_RECORD
+    assert refusal(log, forged) is ErrorCode.INVALID_RECORD
 
 
 def test_older_epochs_are_fenced(log: Partition) -> None:
     """A marker with a newer epoch fences the older one; the newer begins at sequence 0."""
     log.append(batch(7, 0), NOW)
     end(log, 7, commit=False, epoch=1)
-    assert refusal(log, batch(7, 2)) is Refusal.INVALID_PRODUCER_EPOCH
-    assert refusal(log, batch(7, 2, epoch=1)) is Refusal.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refusal(log, batch(7, 2)) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert refusal(log, batch(7, 2, epoch=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     with pytest.raises(AppendError) as caught:
         end(log, 7, commit=True, epoch=0)
-    assert caught.value.code is Refusal.INVALID_PRODUCER_EPOCH
+    assert caught.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
     log.append(batch(7, 0, epoch=1), NOW)
     assert log.has_open_transaction(7, 1)
     assert not log.has_open_transaction(7, 0)
@@ -115,7 +116,7 @@ def test_older_coordinators_are_fenced(log: Partition) -> None:
     end(log, 7, commit=True, coordinator=5)
     with pytest.raises(AppendError) as caught:
         end(log, 7, commit=True, coordinator=4)
-    assert caught.value.code is Refusal.TRANSACTION_COORDINATOR_FENCED
+    assert caught.value.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
 
 def test_sequences_go_on_after_a_marker(log: Partition) -> None:
@@ -126,7 +127,7 @@ def test_sequences_go_on_after_a_marker(log: Partition) -> None:
     assert log.open_transactions() == {}
     log.append(batch(7, 2), NOW)
     assert log.open_transactions() == {7: 3}
-    assert refusal(log, batch(7, 4, open_=False)) is Refusal.INVALID_TXN_STATE
+    assert refusal(log, batch(7, 4, open_=False)) is ErrorCode.INVALID_TXN_STATE
 
 
 def test_marker_after_deleted_records(log: Partition) -> None:

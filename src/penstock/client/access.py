@@ -17,12 +17,10 @@ from typing import Any, Final, NamedTuple, Self
 from penstock.client.client import Client
 from penstock.client.network.errors import broker_error
 from penstock.wire import scram
+from penstock.wire.protocol import ApiKey
 
 __all__ = ["AccessAdmin", "Rule", "RuleFilter"]
 
-DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS = 29, 30, 31
-DESCRIBE_QUOTAS, ALTER_QUOTAS = 48, 49
-DESCRIBE_USERS, ALTER_USERS = 50, 51
 MECHANISM_NUMBERS: Final = {name: number for number, name in enumerate(scram.MECHANISMS, start=1)}
 """Kafka's ScramMechanism numbers."""
 SALT_BYTES: Final = 16
@@ -75,7 +73,7 @@ class AccessAdmin(Client):
     def __enter__(self) -> Self:
         return self
 
-    def _ask(self, api: int, what: str, fields: dict[str, Any]) -> dict[str, Any]:
+    def _ask(self, api: ApiKey, what: str, fields: dict[str, Any]) -> dict[str, Any]:
         def ask() -> dict[str, Any]:
             answer = self._cluster.call(self._cluster.controller(), api, fields)
             _check(answer, what)
@@ -91,7 +89,7 @@ class AccessAdmin(Client):
         for kind in ("user", "client-id"):
             one = {"entity_type": kind, "match_type": ANY, "match": None}
             fields = {"components": [one], "strict": False}
-            answer = self._ask(DESCRIBE_QUOTAS, "describe quotas", fields)
+            answer = self._ask(ApiKey.DESCRIBE_CLIENT_QUOTAS, "describe quotas", fields)
             for entry in answer["entries"] or ():
                 names = ((each["entity_type"], each["entity_name"]) for each in entry["entity"])
                 values = {each["key"]: each["value"] for each in entry["values"]}
@@ -108,14 +106,16 @@ class AccessAdmin(Client):
                 for key, value in values.items()
             ],
         }
-        answer = self._ask(ALTER_QUOTAS, what, {"entries": [entry], "validate_only": False})
+        answer = self._ask(
+            ApiKey.ALTER_CLIENT_QUOTAS, what, {"entries": [entry], "validate_only": False}
+        )
         _check(answer["entries"][0], what)
 
     # -- access control lists ----------------------------------------------------------------------
 
     def rules(self, wanted: RuleFilter) -> list[Rule]:
         """The rules that are meant, in order."""
-        answer = self._ask(DESCRIBE_ACLS, "describe access control lists", wanted.fields())
+        answer = self._ask(ApiKey.DESCRIBE_ACLS, "describe access control lists", wanted.fields())
         return sorted(
             _rule({**resource, **one})
             for resource in answer["resources"]
@@ -137,7 +137,7 @@ class AccessAdmin(Client):
             }
             for one in rules
         ]
-        for result in self._ask(CREATE_ACLS, what, {"creations": creations})["results"]:
+        for result in self._ask(ApiKey.CREATE_ACLS, what, {"creations": creations})["results"]:
             _check(result, what)
 
     def remove_rules(self, filters: Iterable[RuleFilter]) -> set[Rule]:
@@ -145,7 +145,7 @@ class AccessAdmin(Client):
         what = "remove access control lists"
         fields = {"filters": [one.fields() for one in filters]}
         removed: set[Rule] = set()
-        for result in self._ask(DELETE_ACLS, what, fields)["filter_results"]:
+        for result in self._ask(ApiKey.DELETE_ACLS, what, fields)["filter_results"]:
             _check(result, what)
             for one in result["matching_acls"]:
                 _check(one, what)
@@ -157,7 +157,9 @@ class AccessAdmin(Client):
     def users(self) -> dict[str, dict[str, int]]:
         """Each user's mechanisms and their iterations."""
         names = {number: name for name, number in MECHANISM_NUMBERS.items()}
-        answer = self._ask(DESCRIBE_USERS, "describe users", {"users": None})
+        answer = self._ask(
+            ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, "describe users", {"users": None}
+        )
         return {
             one["user"]: {
                 names.get(each["mechanism"], str(each["mechanism"])): each["iterations"]
@@ -196,7 +198,7 @@ class AccessAdmin(Client):
 
     def _alter_users(self, what: str, **changes: Any) -> None:
         fields = {"deletions": [], "upsertions": []} | changes
-        for result in self._ask(ALTER_USERS, what, fields)["results"]:
+        for result in self._ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, what, fields)["results"]:
             _check(result, what)
 
 

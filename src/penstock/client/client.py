@@ -10,20 +10,13 @@ from typing import Any, Final, Literal, NamedTuple
 from penstock.client.network import hot
 from penstock.client.network.cluster import PATIENCE_S, Cluster, OnWait
 from penstock.client.network.connection import REQUEST_TIMEOUT_S, Aside, Connection, wait_for_any
-from penstock.client.network.errors import (
-    LEADERLESS,
-    TOPIC_EXISTS,
-    UNKNOWN_TOPIC,
-    broker_error,
-)
+from penstock.client.network.errors import broker_error
 from penstock.client.network.security import Security
 from penstock.errors import BrokerError
+from penstock.wire.protocol import ApiKey, CoordinatorKind, ErrorCode
 
 Partition = tuple[str, int]
 
-LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = 2, 3, 8, 9, 10
-LIST_GROUPS, CREATE_TOPICS, DELETE_TOPICS = 16, 19, 20
-INIT_PRODUCER_ID, DESCRIBE_PRODUCERS = 22, 61
 
 ADMIN_TIMEOUT_MS: Final = 30_000
 _WAIT_SLACK_S: Final = 5.0
@@ -128,7 +121,7 @@ class Client:
         }
 
         def ask() -> uuid.UUID:
-            (found,) = self._cluster.call(self._cluster.any(), METADATA, fields)["topics"]
+            (found,) = self._cluster.call(self._cluster.any(), ApiKey.METADATA, fields)["topics"]
             if found["error_code"]:
                 raise broker_error(found["error_code"], what)
             topic_id: uuid.UUID | None = found["topic_id"]
@@ -175,16 +168,16 @@ class Client:
 
     def _create(self, fields: dict[str, Any], name: str, n: int, *, exists_ok: bool) -> bool:
         """One try at creating a topic."""
-        answer = self._cluster.call(self._cluster.controller(), CREATE_TOPICS, fields)
+        answer = self._cluster.call(self._cluster.controller(), ApiKey.CREATE_TOPICS, fields)
         found = answer["topics"][0]
-        if found["error_code"] == TOPIC_EXISTS and exists_ok:
+        if found["error_code"] == ErrorCode.TOPIC_ALREADY_EXISTS and exists_ok:
             return False
         if found["error_code"]:
             advice = "Choose another name, or use it as it is"
             raise broker_error(
                 found["error_code"],
                 f"create topic {name!r} with {n} partitions",
-                advice if found["error_code"] == TOPIC_EXISTS else "",
+                advice if found["error_code"] == ErrorCode.TOPIC_ALREADY_EXISTS else "",
                 found.get("error_message"),
             )
         return True
@@ -194,7 +187,9 @@ class Client:
         leaders = self._cluster.describe(name).leaders
         missing = [p for p, node in leaders.items() if node < 0]
         if missing or not leaders:
-            raise broker_error(LEADERLESS, f"lead partitions {missing} of topic {name!r}")
+            raise broker_error(
+                ErrorCode.LEADER_NOT_AVAILABLE, f"lead partitions {missing} of topic {name!r}"
+            )
 
     def delete_topic(self, name: str, *, missing_ok: bool = False) -> bool:
         """Deletes a topic and its records, and waits until the broker's metadata doesn't have it.
@@ -205,9 +200,9 @@ class Client:
         fields = {"topic_names": [name], "timeout": ADMIN_TIMEOUT_MS}
 
         def ask() -> bool:
-            answer = self._cluster.call(self._cluster.controller(), DELETE_TOPICS, fields)
+            answer = self._cluster.call(self._cluster.controller(), ApiKey.DELETE_TOPICS, fields)
             found = answer["responses"][0]
-            if found["error_code"] == UNKNOWN_TOPIC and missing_ok:
+            if found["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and missing_ok:
                 return False
             if found["error_code"]:
                 raise broker_error(found["error_code"], f"delete topic {name!r}")
@@ -220,7 +215,7 @@ class Client:
     def _require_absence(self, name: str) -> None:
         """Raises a retriable error while a topic is still there."""
         found = self._cluster.refresh([name]).get(name)
-        if found is not None and found.error != UNKNOWN_TOPIC:
+        if found is not None and found.error != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise BrokerError(
                 f"expected topic {name!r} to be deleted; found that it still exists", retriable=True
             )
@@ -334,7 +329,7 @@ class Client:
                 "isolation_level": isolation,
                 "topics": topics,
             }
-            for topic in self._cluster.call(connection, LIST_OFFSETS, fields)["topics"]:
+            for topic in self._cluster.call(connection, ApiKey.LIST_OFFSETS, fields)["topics"]:
                 for part in topic["partitions"]:
                     pair = topic["name"], part["partition_index"]
                     if part["error_code"]:
@@ -415,7 +410,7 @@ class Client:
         timeout_s: float,
     ) -> tuple[int, int]:
         """Asks a leader for a first batch; the number of the request, and its version."""
-        version = self._cluster.version(connection, hot.FETCH, hot.FETCH_VERSIONS)
+        version = self._cluster.version(connection, ApiKey.FETCH, hot.FETCH_VERSIONS)
         request = hot.fetch_request(
             version,
             [(topic, p, positions[topic, p]) for topic, p in pairs],
@@ -423,7 +418,7 @@ class Client:
             bytes_max=_WAIT_BYTES,
         )
         flexible = version >= hot.FETCH_FLEXIBLE
-        return connection.send(hot.FETCH, version, [request], flexible=flexible), version
+        return connection.send(ApiKey.FETCH, version, [request], flexible=flexible), version
 
     def _long_poll(
         self, positions: Mapping[Partition, int], timeout_s: float, aside: Aside | None = None
@@ -471,7 +466,7 @@ class Client:
         }
 
         def ask() -> None:
-            answer = self._cluster.call(self._coordinator(group), OFFSET_COMMIT, fields)
+            answer = self._cluster.call(self._coordinator(group), ApiKey.OFFSET_COMMIT, fields)
             for topic in answer["topics"]:
                 for part in topic["partitions"]:
                     if part["error_code"]:
@@ -485,7 +480,7 @@ class Client:
         fields = {"group_id": group, "topics": None, "require_stable": False}
 
         def ask() -> dict[Partition, int]:
-            answer = self._cluster.call(self._coordinator(group), OFFSET_FETCH, fields)
+            answer = self._cluster.call(self._coordinator(group), ApiKey.OFFSET_FETCH, fields)
             if answer.get("error_code"):
                 raise broker_error(answer["error_code"], f"return the offsets of group {group!r}")
             return {
@@ -502,7 +497,7 @@ class Client:
         """The state of each consumer group that this broker coordinates."""
 
         def ask() -> dict[str, str]:
-            answer = self._cluster.call(self._cluster.any(), LIST_GROUPS, {})
+            answer = self._cluster.call(self._cluster.any(), ApiKey.LIST_GROUPS, {})
             return {g["group_id"]: g.get("group_state", "") for g in answer["groups"]}
 
         return self._cluster.attempt("list groups", ask)
@@ -515,8 +510,8 @@ class Client:
 
     def _coordinator(self, group: str) -> Connection:
         """The connection to a group's coordinator."""
-        fields = {"key": group, "key_type": 0}
-        answer = self._cluster.call(self._cluster.any(), FIND_COORDINATOR, fields)
+        fields = {"key": group, "key_type": CoordinatorKind.GROUP}
+        answer = self._cluster.call(self._cluster.any(), ApiKey.FIND_COORDINATOR, fields)
         if answer["error_code"]:
             raise broker_error(answer["error_code"], f"coordinate group {group!r}")
         return self._cluster.connect((answer["host"], answer["port"]))
@@ -528,7 +523,7 @@ class Client:
         fields = {"transactional_id": None, "transaction_timeout": ADMIN_TIMEOUT_MS}
 
         def ask() -> tuple[int, int]:
-            answer = self._cluster.call(self._cluster.any(), INIT_PRODUCER_ID, fields)
+            answer = self._cluster.call(self._cluster.any(), ApiKey.INIT_PRODUCER_ID, fields)
             if answer["error_code"]:
                 raise broker_error(answer["error_code"], "give out a producer id")
             return answer["producer_id"], answer["producer_epoch"]
@@ -561,7 +556,7 @@ def producer_states(
     found: dict[int, dict[int, ProducerState]] = {}
     for connection, mine in cluster.by_leader([(topic, p) for p in partitions]).items():
         fields = {"topics": [{"name": topic, "partition_indexes": [p for _, p in mine]}]}
-        for answer in cluster.call(connection, DESCRIBE_PRODUCERS, fields)["topics"]:
+        for answer in cluster.call(connection, ApiKey.DESCRIBE_PRODUCERS, fields)["topics"]:
             for part in answer["partitions"]:
                 if part["error_code"]:
                     what = f"describe producers of partition {part['partition_index']} of {topic!r}"

@@ -10,20 +10,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from penstock.client.client import OFFSET_FETCH, Client, Partition
+from penstock.client.client import Client, Partition
 from penstock.client.network.errors import broker_error
 from penstock.client.retention import Limits, growth_of, size_left_ms, time_left_ms
 from penstock.core.names import hint, known_names
 from penstock.errors import BrokerError, UserError
+from penstock.wire.protocol import ApiKey, ConfigResource, ErrorCode
 
 if TYPE_CHECKING:
     from penstock.client.reader import Reader
 
 __all__ = ["GroupAdmin", "GroupInfo", "GroupPosition", "Member", "Target"]
 
-LIST_GROUPS, DESCRIBE_GROUPS, DELETE_GROUPS = 16, 15, 42
-CONSUMER_GROUP_DESCRIBE, DESCRIBE_CONFIGS, DESCRIBE_LOG_DIRS = 69, 32, 35
-TOPIC_RESOURCE: Final = 2
 QUIET_STATES: Final = frozenset({"Empty", "Dead", ""})
 """States of groups without members."""
 
@@ -104,7 +102,7 @@ class GroupAdmin(Client):
         """Every group, by name."""
 
         def ask() -> list[GroupInfo]:
-            answer = self._cluster.call(self._cluster.any(), LIST_GROUPS, {})
+            answer = self._cluster.call(self._cluster.any(), ApiKey.LIST_GROUPS, {})
             return sorted(
                 GroupInfo(
                     one["group_id"],
@@ -135,7 +133,7 @@ class GroupAdmin(Client):
 
     def members(self, info: GroupInfo) -> list[Member]:
         """A group's members."""
-        api = CONSUMER_GROUP_DESCRIBE if info.kind == "consumer" else DESCRIBE_GROUPS
+        api = ApiKey.CONSUMER_GROUP_DESCRIBE if info.kind == "consumer" else ApiKey.DESCRIBE_GROUPS
         names = "group_ids" if info.kind == "consumer" else "groups"
         what = f"describe group {info.name!r}"
 
@@ -157,7 +155,7 @@ class GroupAdmin(Client):
         what = f"return the offsets of group {group!r}"
 
         def ask() -> dict[Partition, tuple[int, str]]:
-            answer = self._cluster.call(self._coordinator(group), OFFSET_FETCH, fields)
+            answer = self._cluster.call(self._coordinator(group), ApiKey.OFFSET_FETCH, fields)
             if answer.get("error_code"):
                 raise broker_error(answer["error_code"], what)
             return {
@@ -175,7 +173,7 @@ class GroupAdmin(Client):
     def topic_settings(self, topic: str) -> dict[str, str]:
         """A topic's settings, defaults included."""
         resource = {
-            "resource_type": TOPIC_RESOURCE,
+            "resource_type": ConfigResource.TOPIC,
             "resource_name": topic,
             "configuration_keys": None,
         }
@@ -184,7 +182,7 @@ class GroupAdmin(Client):
         def ask() -> dict[str, str]:
             fields = {"resources": [resource], "include_synonyms": False}
             fields["include_documentation"] = False
-            answer = self._cluster.call(self._cluster.any(), DESCRIBE_CONFIGS, fields)
+            answer = self._cluster.call(self._cluster.any(), ApiKey.DESCRIBE_CONFIGS, fields)
             found = answer["results"][0]
             if found["error_code"]:
                 raise broker_error(found["error_code"], what)
@@ -203,7 +201,7 @@ class GroupAdmin(Client):
                 for topic, p in mine:
                     topics.setdefault(topic, []).append(p)
                 asked = [{"topic": topic, "partitions": some} for topic, some in topics.items()]
-                answer = self._cluster.call(connection, DESCRIBE_LOG_DIRS, {"topics": asked})
+                answer = self._cluster.call(connection, ApiKey.DESCRIBE_LOG_DIRS, {"topics": asked})
                 for directory in answer["results"]:
                     for one in directory["topics"]:
                         for part in one["partitions"]:
@@ -225,9 +223,9 @@ class GroupAdmin(Client):
             try:
                 starts, ends = self.offsets(topic, "earliest"), self.offsets(topic, "latest")
             except BrokerError as error:
-                if error.code != 3:  # the topic is gone, what was committed isn't yet
+                if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise
-                continue
+                continue  # the topic is gone, what was committed isn't yet
             for (name, p), (committed, metadata) in sorted(entries.items()):
                 if name == topic and p in ends:
                     found.append(GroupPosition(topic, p, starts[p], ends[p], committed, metadata))
@@ -313,7 +311,7 @@ class GroupAdmin(Client):
 
         def ask() -> None:
             fields = {"groups_names": [group]}
-            answer = self._cluster.call(self._coordinator(group), DELETE_GROUPS, fields)
+            answer = self._cluster.call(self._coordinator(group), ApiKey.DELETE_GROUPS, fields)
             code = answer["results"][0]["error_code"]
             if code:
                 raise broker_error(code, what, "Stop its consumers first, or check its name")

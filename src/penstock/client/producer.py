@@ -21,19 +21,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.client.client import INIT_PRODUCER_ID, producer_states
+from penstock.client.client import producer_states
 from penstock.client.network import hot
 from penstock.client.network.cluster import PATIENCE_S, Cluster, OnWait
 from penstock.client.network.connection import Connection
-from penstock.client.network.errors import (
-    DUPLICATE_SEQUENCE,
-    INVALID_PRODUCER_EPOCH,
-    MESSAGE_TOO_LARGE,
-    OUT_OF_ORDER_SEQUENCE,
-    PRODUCER_FENCED,
-    RECORD_LIST_TOO_LARGE,
-    broker_error,
-)
+from penstock.client.network.errors import broker_error
 from penstock.client.network.security import Security
 from penstock.errors import (
     BrokerError,
@@ -44,6 +36,7 @@ from penstock.errors import (
     UserError,
 )
 from penstock.wire.columns import BATCH_BYTES_MAX, SEQUENCE_MODULUS, Headers, encode
+from penstock.wire.protocol import ApiKey, ErrorCode
 
 PRODUCE_TIMEOUT_MS: Final = 30_000  # how long replicas may take
 IN_FLIGHT_MAX: Final = 5  # a leader recognises the last five batches of a producer, and no more
@@ -257,7 +250,7 @@ class Producer:
     def _ask_for_id(self) -> tuple[int, int]:
         """One try at InitProducerId."""
         fields = {"transactional_id": None, "transaction_timeout": PRODUCE_TIMEOUT_MS}
-        answer = self._cluster.call(self._cluster.any(), INIT_PRODUCER_ID, fields)
+        answer = self._cluster.call(self._cluster.any(), ApiKey.INIT_PRODUCER_ID, fields)
         if answer["error_code"]:
             raise broker_error(answer["error_code"], "give out a producer id")
         return answer["producer_id"], answer["producer_epoch"]
@@ -341,7 +334,7 @@ class Together:
         self, connection: Connection, some: list[_Sending]
     ) -> tuple[Connection, int, int]:
         """Sends the first batch of each partition of a leader; what its answer is taken by."""
-        version = self._cluster.version(connection, hot.PRODUCE, self._versions)
+        version = self._cluster.version(connection, ApiKey.PRODUCE, self._versions)
         batches: dict[str, dict[int, memoryview]] = {}
         for one in some:
             if one.first is not None:
@@ -351,7 +344,7 @@ class Together:
         return (
             connection,
             version,
-            connection.send(hot.PRODUCE, version, request, flexible=flexible),
+            connection.send(ApiKey.PRODUCE, version, request, flexible=flexible),
         )
 
     @staticmethod
@@ -416,7 +409,7 @@ class _Sending:
         Returns when all are stored, or when the leader's sequence was looked up and `done` moved.
         """
         connection = self._cluster.leader(self.topic, self.partition)
-        version = self._cluster.version(connection, hot.PRODUCE, self._versions)
+        version = self._cluster.version(connection, ApiKey.PRODUCE, self._versions)
         flights: deque[int] = deque()
         following = begun = self.done
         try:
@@ -434,7 +427,9 @@ class _Sending:
                         durable_later=self._durable_later,
                     )
                     flexible = version >= hot.PRODUCE_FLEXIBLE
-                    flights.append(connection.send(hot.PRODUCE, version, parts, flexible=flexible))
+                    flights.append(
+                        connection.send(ApiKey.PRODUCE, version, parts, flexible=flexible)
+                    )
                     following += 1
                 frame = connection.receive(flights.popleft())
                 if not self._judge(hot.read_produce(version, frame)):
@@ -462,19 +457,19 @@ class _Sending:
     def judge(self, answer: hot.Produced) -> bool:
         """Counts the next batch as stored, or raises; False where sending must start again."""
         code = answer.error
-        if code in (0, DUPLICATE_SEQUENCE):
+        if code in (0, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             self.done += 1
             return True
-        if code == OUT_OF_ORDER_SEQUENCE:
+        if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             self._skip_stored()
             return False
-        if code in (INVALID_PRODUCER_EPOCH, PRODUCER_FENCED):
+        if code in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED):
             raise FencedError(
                 f"expected to {self._what} as producer {self._producer_id} of epoch "
                 f"{self._producer_epoch}; found that a newer owner has written with a later epoch. "
                 "This process must stop"
             )
-        if code in (MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE):
+        if code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
             size = len(self._batches[self.done])
             raise LimitError(
                 f"expected the broker to take a batch of {size} bytes into topic {self.topic!r}; "
@@ -511,7 +506,7 @@ class _Sending:
             f"expected the leader of partition {self.partition} of topic {self.topic!r} to have "
             f"stored producer {self._producer_id}'s records up to sequence {first - 1}; "
             f"found {found}. Records in between were lost, or were sent in other batches",
-            code=OUT_OF_ORDER_SEQUENCE,
+            code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         )
 
 

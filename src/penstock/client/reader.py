@@ -16,15 +16,11 @@ from typing import Final, Literal
 from penstock.client.network import hot
 from penstock.client.network.cluster import PATIENCE_S, Cluster, OnWait
 from penstock.client.network.connection import Connection
-from penstock.client.network.errors import (
-    CORRUPT_MESSAGE,
-    OFFSET_NOT_AVAILABLE,
-    OFFSET_OUT_OF_RANGE,
-    broker_error,
-)
+from penstock.client.network.errors import broker_error
 from penstock.client.network.security import Security
 from penstock.errors import BrokerError, CorruptError, LimitError, ProtocolError
 from penstock.wire.columns import Batches, Records, decode, scan
+from penstock.wire.protocol import ApiKey, ErrorCode
 
 CHUNK_BYTES: Final = 16 << 20  # large enough that a request costs little compared with its bytes
 CHUNK_BYTES_MIN: Final = 64 << 10
@@ -215,7 +211,7 @@ class Reader:
         ids = None
         if cursor.topic_id is not None:
             known, ids = (known[0], hot.FETCH_BY_ID), {cursor.topic: cursor.topic_id}
-        version = self._cluster.version(connection, hot.FETCH, known)
+        version = self._cluster.version(connection, ApiKey.FETCH, known)
         bytes_max = cursor.chunk_bytes
         if cursor.bytes_per_offset:
             rest = (cursor.stop - cursor.position) * cursor.bytes_per_offset * _ESTIMATE_SLACK
@@ -229,7 +225,7 @@ class Reader:
             ids=ids,
         )
         flexible = version >= hot.FETCH_FLEXIBLE
-        number = connection.send(hot.FETCH, version, [request], flexible=flexible)
+        number = connection.send(ApiKey.FETCH, version, [request], flexible=flexible)
         cursor.flight = _Flight(connection, number, version, cursor.position)
         return cursor.flight
 
@@ -257,10 +253,10 @@ class Reader:
         is_stable = self._isolation == hot.READ_COMMITTED and part.last_stable >= 0
         cursor.stable_end = part.last_stable if is_stable else part.high_watermark
         cursor.aborted = part.aborted
-        if part.error == OFFSET_OUT_OF_RANGE:
+        if part.error == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._out_of_range(cursor)
             return None
-        if part.error == CORRUPT_MESSAGE:
+        if part.error == ErrorCode.CORRUPT_MESSAGE:
             self._damaged(cursor)
             return None
         if part.error:
@@ -282,7 +278,7 @@ class Reader:
             cursor.position = log_start
             return
         raise broker_error(
-            OFFSET_OUT_OF_RANGE,
+            ErrorCode.OFFSET_OUT_OF_RANGE,
             f"have offset {cursor.position} of {cursor.name}",
             "Retention has removed records: read from the log's start "
             "(missing='skip'), or restore the topic",
@@ -298,7 +294,7 @@ class Reader:
             return
         place = f"{cursor.topic}:{cursor.partition}"
         raise broker_error(
-            CORRUPT_MESSAGE,
+            ErrorCode.CORRUPT_MESSAGE,
             f"read {cursor.name} from offset {first}",
             f"Offsets {first} to {following - 1} are damaged or lost there. Restore the file that the "
             f"broker's log names, or give them up and continue at offset {following}: "
@@ -325,20 +321,20 @@ class Reader:
 
     def _is_damaged(self, cursor: _Cursor, offset: int) -> bool:
         connection = self._cluster.leader(cursor.topic, cursor.partition)
-        version = self._cluster.version(connection, hot.FETCH, hot.FETCH_VERSIONS)
+        version = self._cluster.version(connection, ApiKey.FETCH, hot.FETCH_VERSIONS)
         place = (cursor.topic, cursor.partition, offset)
         request = hot.fetch_request(version, [place], wait_ms=0, bytes_max=1)
         flexible = version >= hot.FETCH_FLEXIBLE
-        number = connection.send(hot.FETCH, version, [request], flexible=flexible)
+        number = connection.send(ApiKey.FETCH, version, [request], flexible=flexible)
         error, found = hot.read_fetch(version, connection.receive(number))
-        return not error and found[0].error == CORRUPT_MESSAGE
+        return not error and found[0].error == ErrorCode.CORRUPT_MESSAGE
 
     def _offset(self, cursor: _Cursor, which: int) -> int:
         """The log's first (-2) or next (-1) offset."""
         part = {"partition_index": cursor.partition, "timestamp": which}
         fields = {"replica_id": -1, "topics": [{"name": cursor.topic, "partitions": [part]}]}
         connection = self._cluster.leader(cursor.topic, cursor.partition)
-        answer = self._cluster.call(connection, 2, fields)
+        answer = self._cluster.call(connection, ApiKey.LIST_OFFSETS, fields)
         found = answer["topics"][0]["partitions"][0]
         if found["error_code"]:
             raise broker_error(found["error_code"], f"return the offsets of {cursor.name}")
@@ -366,5 +362,5 @@ class Reader:
                 f"it ends at {cursor.stable_end}, for {self._cluster.patience_s:g} s. Records that "
                 "were there are lost, the range was never written, or a transaction is open: "
                 "compare the offsets with those of the log (penstock topics)",
-                code=OFFSET_NOT_AVAILABLE,
+                code=ErrorCode.OFFSET_NOT_AVAILABLE,
             )

@@ -24,6 +24,7 @@ from penstock.client.network.connection import Connection
 from penstock.client.network.errors import broker_error
 from penstock.errors import BrokerError, JobLostError
 from penstock.wire import batches
+from penstock.wire.protocol import ApiKey, ConfigChange, ConfigResource, ErrorCode
 
 __all__ = [
     "ACCEPT",
@@ -37,19 +38,12 @@ __all__ = [
 ]
 
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
-HEARTBEAT, DESCRIBE, FETCH, ACKNOWLEDGE = 76, 77, 78, 79
-DESCRIBE_OFFSETS, ALTER_CONFIGS = 90, 44
-LIST_GROUPS: Final = 16
-GROUP, TOPIC = 32, 2
 FETCH_BYTES_MAX: Final = 8 << 20
 """Most bytes of one answer, unless its first batch is larger."""
 ANSWER_SLACK_S: Final = 10.0
 """How much longer than asked a long poll may take."""
 HEARTBEAT_S: Final = 5.0
 """Time between heartbeats until the broker has said what it wants."""
-UNKNOWN_MEMBER, FENCED_EPOCH = 25, 110
-INVALID_RECORD_STATE, NO_SESSION, WRONG_EPOCH = 121, 122, 123
-NO_GROUP: Final = 69
 _STRICT: Final = 1
 _log = logging.getLogger(__name__)
 _Part: TypeAlias = tuple[uuid.UUID, int]
@@ -97,17 +91,20 @@ class ShareClient(Client):
     def __enter__(self) -> Self:
         return self
 
-    def configure(self, kind: int, name: str, settings: Mapping[str, str]) -> None:
+    def configure(self, kind: ConfigResource, name: str, settings: Mapping[str, str]) -> None:
         """Sets settings of a group or a topic; others stay as they are."""
         configs = [
-            {"name": key, "config_operation": 0, "value": value} for key, value in settings.items()
+            {"name": key, "config_operation": ConfigChange.SET, "value": value}
+            for key, value in settings.items()
         ]
         resource = {"resource_type": kind, "resource_name": name, "configs": configs}
 
         def ask() -> None:
             connection = self._cluster.controller()
             fields = {"resources": [resource], "validate_only": False}
-            answer = self._cluster.call(connection, ALTER_CONFIGS, fields)["responses"][0]
+            answer = self._cluster.call(connection, ApiKey.INCREMENTAL_ALTER_CONFIGS, fields)[
+                "responses"
+            ][0]
             if answer["error_code"]:
                 what = f"set {', '.join(settings)} of {name!r}"
                 raise broker_error(answer["error_code"], what, "", answer.get("error_message"))
@@ -119,7 +116,7 @@ class ShareClient(Client):
 
         def ask() -> dict[str, str]:
             fields = {"states_filter": [], "types_filter": ["share"]}
-            answer = self._cluster.call(self._cluster.any(), LIST_GROUPS, fields)
+            answer = self._cluster.call(self._cluster.any(), ApiKey.LIST_GROUPS, fields)
             return {
                 one["group_id"]: one.get("group_state", "")
                 for one in answer["groups"]
@@ -133,9 +130,11 @@ class ShareClient(Client):
 
         def ask() -> list[GroupOffset]:
             fields = {"groups": [{"group_id": group, "topics": None}]}
-            answer = self._cluster.call(self._coordinator(group), DESCRIBE_OFFSETS, fields)
+            answer = self._cluster.call(
+                self._coordinator(group), ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, fields
+            )
             found = answer["groups"][0]
-            if found["error_code"] == NO_GROUP:
+            if found["error_code"] == ErrorCode.GROUP_ID_NOT_FOUND:
                 return []
             if found["error_code"]:
                 raise broker_error(found["error_code"], f"return the offsets of group {group!r}")
@@ -158,7 +157,9 @@ class ShareClient(Client):
 
         def ask() -> int:
             fields = {"group_ids": [group], "include_authorized_operations": False}
-            answer = self._cluster.call(self._coordinator(group), DESCRIBE, fields)
+            answer = self._cluster.call(
+                self._coordinator(group), ApiKey.SHARE_GROUP_DESCRIBE, fields
+            )
             return len(answer["groups"][0].get("members") or ())
 
         return self._cluster.attempt(f"describe group {group!r}", ask)
@@ -173,9 +174,11 @@ class ShareClient(Client):
         }
 
         def ask() -> dict[str, Any]:
-            answer = self._cluster.call(self._coordinator(group), HEARTBEAT, fields)
+            answer = self._cluster.call(
+                self._coordinator(group), ApiKey.SHARE_GROUP_HEARTBEAT, fields
+            )
             code = answer["error_code"]
-            if code and code not in {UNKNOWN_MEMBER, FENCED_EPOCH}:
+            if code and code not in {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH}:
                 what = f"join share group {group!r}"
                 raise broker_error(code, what, "", answer.get("error_message"))
             return answer
@@ -215,7 +218,7 @@ class ShareMember:
                 if session.connection.is_usable and session.epoch:
                     self._give_back(session)
                     session.epoch = -1
-                    self._call(session, ACKNOWLEDGE, {"topics": []})
+                    self._call(session, ApiKey.SHARE_ACKNOWLEDGE, {"topics": []})
         self._sessions.clear()
         self._client.close()
         self._heart.stop()
@@ -285,7 +288,7 @@ class ShareMember:
                 for topic_id, indexes in _by_topic(session.partitions - partitions)
             ],
         }
-        answer = self._call(session, FETCH, fields, wait_s + ANSWER_SLACK_S)
+        answer = self._call(session, ApiKey.SHARE_FETCH, fields, wait_s + ANSWER_SLACK_S)
         session.partitions = set(partitions)
         return [
             delivery
@@ -366,12 +369,12 @@ class ShareMember:
         acked = {"partition_index": index, "acknowledgement_batches": list(acks)}
         topics = [{"topic_id": topic_id, "partitions": [acked]}]
         fields = {"topics": topics, "is_renew_ack": renews}
-        answer = self._call(session, ACKNOWLEDGE, fields)
+        answer = self._call(session, ApiKey.SHARE_ACKNOWLEDGE, fields)
         code: int = answer["responses"][0]["partitions"][0]["error_code"]
         return code
 
     def _call(
-        self, session: _Session, api: int, fields: dict[str, Any], timeout_s: float | None = None
+        self, session: _Session, api: ApiKey, fields: dict[str, Any], timeout_s: float | None = None
     ) -> dict[str, Any]:
         """A request in a session. Whatever goes wrong in it ends the session with its connection,
         and with it what was acquired: neither side could be sure of the other's epoch.
@@ -387,7 +390,10 @@ class ShareMember:
             if answer["error_code"]:
                 code, text = answer["error_code"], answer.get("error_message")
                 error = broker_error(code, f"serve share group {self.group!r}", "", text)
-                error.retriable = error.retriable or code in {NO_SESSION, WRONG_EPOCH}
+                error.retriable = error.retriable or code in {
+                    ErrorCode.SHARE_SESSION_NOT_FOUND,
+                    ErrorCode.INVALID_SHARE_SESSION_EPOCH,
+                }
                 raise error
             done = True
         finally:

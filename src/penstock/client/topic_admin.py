@@ -7,15 +7,12 @@ from typing import Any, Final, NamedTuple, Self
 
 from penstock.client.client import ADMIN_TIMEOUT_MS, Client
 from penstock.client.network.errors import broker_error
+from penstock.wire.protocol import ApiKey, ConfigChange, ConfigResource
 
 __all__ = ["TopicAdmin", "TopicConfig"]
 
-DELETE_RECORDS, DESCRIBE_CONFIGS, CREATE_PARTITIONS, ALTER_CONFIGS = 21, 32, 37, 44
-TOPIC: Final = 2
-"""Kafka's number of topics among the resources that have configs."""
 OWN: Final = 1
 """Where a config's value comes from: the topic itself."""
-SET, UNSET = 0, 1
 
 
 class TopicConfig(NamedTuple):
@@ -42,14 +39,18 @@ class TopicAdmin(Client):
 
     def configs(self, topic: str) -> list[TopicConfig]:
         """All configs of a topic, by name."""
-        wanted = {"resource_type": TOPIC, "resource_name": topic, "configuration_keys": None}
+        wanted = {
+            "resource_type": ConfigResource.TOPIC,
+            "resource_name": topic,
+            "configuration_keys": None,
+        }
         fields = {
             "resources": [wanted],
             "include_synonyms": False,
             "include_documentation": True,
         }
         what = f"describe topic {topic!r}"
-        found = self._ask(DESCRIBE_CONFIGS, fields, what, "results")
+        found = self._ask(ApiKey.DESCRIBE_CONFIGS, fields, what, "results")
         return sorted(
             TopicConfig(
                 one["name"],
@@ -79,11 +80,19 @@ class TopicAdmin(Client):
         Raises:
             BrokerError: there is no such topic or config, or a value isn't right.
         """
-        changes = [{"name": k, "config_operation": SET, "value": v} for k, v in new.items()]
-        changes += [{"name": k, "config_operation": UNSET, "value": None} for k in unset]
-        resource = {"resource_type": TOPIC, "resource_name": topic, "configs": changes}
+        changes = [
+            {"name": k, "config_operation": ConfigChange.SET, "value": v} for k, v in new.items()
+        ]
+        changes += [
+            {"name": k, "config_operation": ConfigChange.DELETE, "value": None} for k in unset
+        ]
+        resource = {
+            "resource_type": ConfigResource.TOPIC,
+            "resource_name": topic,
+            "configs": changes,
+        }
         fields = {"resources": [resource], "validate_only": dry_run}
-        self._ask(ALTER_CONFIGS, fields, f"change topic {topic!r}", "responses")
+        self._ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, fields, f"change topic {topic!r}", "responses")
 
     def grow(self, topic: str, partitions: int) -> None:
         """Adds partitions to a topic, so that it has so many. Its records stay where they are; new
@@ -95,7 +104,7 @@ class TopicAdmin(Client):
         wanted = {"name": topic, "count": partitions, "assignments": None}
         fields = {"topics": [wanted], "timeout": ADMIN_TIMEOUT_MS, "validate_only": False}
         what = f"give topic {topic!r} {partitions} partitions"
-        self._ask(CREATE_PARTITIONS, fields, what, "results")
+        self._ask(ApiKey.CREATE_PARTITIONS, fields, what, "results")
         self._cluster.attempt(f"lead topic {topic!r}", lambda: self._require_leaders(topic))
 
     def trim(self, topic: str, before: Mapping[int, int]) -> dict[int, int]:
@@ -115,7 +124,7 @@ class TopicAdmin(Client):
                     "topics": [{"name": topic, "partitions": parts}],
                     "timeout": ADMIN_TIMEOUT_MS,
                 }
-                answer = self._cluster.call(connection, DELETE_RECORDS, fields)
+                answer = self._cluster.call(connection, ApiKey.DELETE_RECORDS, fields)
                 for one in answer["topics"][0]["partitions"]:
                     _check(one, what)
                     found[one["partition_index"]] = one["low_watermark"]
@@ -123,7 +132,7 @@ class TopicAdmin(Client):
 
         return self._cluster.attempt(what, ask)
 
-    def _ask(self, api: int, fields: dict[str, Any], what: str, results: str) -> dict[str, Any]:
+    def _ask(self, api: ApiKey, fields: dict[str, Any], what: str, results: str) -> dict[str, Any]:
         """The answer about the one topic that was asked for."""
 
         def ask() -> dict[str, Any]:

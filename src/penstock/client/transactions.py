@@ -28,36 +28,26 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.client.client import FIND_COORDINATOR, INIT_PRODUCER_ID, Partition
+from penstock.client.client import Partition
 from penstock.client.network import hot
 from penstock.client.network.cluster import Call
 from penstock.client.network.connection import Connection
-from penstock.client.network.errors import (
-    INVALID_PRODUCER_EPOCH,
-    INVALID_TXN_STATE,
-    PRODUCER_FENCED,
-    TRANSACTION_ABORTABLE,
-    broker_error,
-)
+from penstock.client.network.errors import broker_error
 from penstock.client.producer import Part, Producer, Together
 from penstock.errors import FencedError, PenstockError, ProtocolError, UserError
 from penstock.wire.columns import SEQUENCE_MODULUS, Headers
+from penstock.wire.protocol import ApiKey, CoordinatorKind, ErrorCode
 
 __all__ = ["TransactionalProducer"]
 
-ADD_PARTITIONS, ADD_OFFSETS, END, COMMIT_OFFSETS = 24, 25, 26, 28
 TIMEOUT_MS: Final = 60_000
 """How long a transaction may stay open before the broker aborts it: Kafka's default."""
-NOT_ATTEMPTED: Final = 55
-"""Kafka's OPERATION_NOT_ATTEMPTED: another partition of the request was refused."""
 EPOCH_EACH: Final = 5
 """Version of EndTxn that gives the producer a new epoch."""
-_ADVICE: Final = {
-    INVALID_TXN_STATE: "It was ended already",
-    TRANSACTION_ABORTABLE: "The broker no longer has all of its records, as its machine went down",
+_ADVICE: Final[dict[int, str]] = {
+    ErrorCode.INVALID_TXN_STATE: "It was ended already",
+    ErrorCode.TRANSACTION_ABORTABLE: "The broker no longer has all of its records, as its machine went down",
 }
-_GROUP, _TRANSACTION = 0, 1
-"""Kinds of coordinators."""
 
 
 class Commit:
@@ -180,7 +170,7 @@ class TransactionalProducer:
         self._coordinators.clear()
 
         def ask() -> tuple[int, int]:
-            answer = self._cluster.call(self._coordinator(), INIT_PRODUCER_ID, fields)
+            answer = self._cluster.call(self._coordinator(), ApiKey.INIT_PRODUCER_ID, fields)
             if answer["error_code"]:
                 raise broker_error(answer["error_code"], what)
             return answer["producer_id"], answer["producer_epoch"]
@@ -280,11 +270,16 @@ class TransactionalProducer:
         old = "v3_and_below_"
         fields = {old + name: value for name, value in self._who().items()}
         fields[old + "topics"] = [{"name": n, "partitions": some} for n, some in by_topic.items()]
-        answer = self._cluster.call(self._coordinator(), ADD_PARTITIONS, fields)
+        answer = self._cluster.call(self._coordinator(), ApiKey.ADD_PARTITIONS_TO_TXN, fields)
         found = answer["results_by_topic_v3_and_below"]
         codes = [p["partition_error_code"] for t in found for p in t["results_by_partition"]]
         # Where one is refused, the others are not attempted, which says nothing.
-        return int(next((c for c in codes if c and c != NOT_ATTEMPTED), max(codes, default=0)))
+        return int(
+            next(
+                (c for c in codes if c and c != ErrorCode.OPERATION_NOT_ATTEMPTED),
+                max(codes, default=0),
+            )
+        )
 
     def commit_offsets(
         self, group: str, offsets: Mapping[Partition, int], metadata: str = ""
@@ -299,7 +294,11 @@ class TransactionalProducer:
 
         def add() -> int:
             fields = {**self._who(), "group_id": group}
-            return int(self._cluster.call(self._coordinator(), ADD_OFFSETS, fields)["error_code"])
+            return int(
+                self._cluster.call(self._coordinator(), ApiKey.ADD_OFFSETS_TO_TXN, fields)[
+                    "error_code"
+                ]
+            )
 
         by_topic: dict[str, list[dict[str, Any]]] = {}
         for (topic, partition), offset in offsets.items():
@@ -320,7 +319,7 @@ class TransactionalProducer:
         }
 
         def commit() -> int:
-            answer = self._cluster.call(self._coordinator(group), COMMIT_OFFSETS, fields)
+            answer = self._cluster.call(self._coordinator(group), ApiKey.TXN_OFFSET_COMMIT, fields)
             codes = [p["error_code"] for topic in answer["topics"] for p in topic["partitions"]]
             return int(next(filter(None, codes), 0))
 
@@ -354,7 +353,8 @@ class TransactionalProducer:
                 if together.begin(connection):
                     self._count(parts)
                     call = self._cluster.begin_call(
-                        *(connection, END, self._end_fields(commit=True)), newest=EPOCH_EACH
+                        *(connection, ApiKey.END_TXN, self._end_fields(commit=True)),
+                        newest=EPOCH_EACH,
                     )
                     return Commit(together, call, self._committed)
             except OSError:
@@ -391,7 +391,7 @@ class TransactionalProducer:
 
             def end() -> int:
                 connection = self._coordinator()
-                answer = self._cluster.call(connection, END, fields, newest=newest)
+                answer = self._cluster.call(connection, ApiKey.END_TXN, fields, newest=newest)
                 code = int(answer["error_code"])
                 if not code:
                     self._counting = connection if answer.get("penstock_counts") else None
@@ -436,7 +436,7 @@ class TransactionalProducer:
                 raise
             if code:  # it may be another one by now
                 self._coordinators.clear()
-            if code in (INVALID_PRODUCER_EPOCH, PRODUCER_FENCED):
+            if code in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED):
                 raise FencedError(
                     f"expected to {what}; found that another writer has started under this "
                     "transactional id, or that the broker has aborted the transaction because it "
@@ -450,11 +450,15 @@ class TransactionalProducer:
 
     def _coordinator(self, group: str | None = None) -> Connection:
         """The connection to the coordinator of the transactional id, or of a group."""
-        kind, key = (_TRANSACTION, self.transactional_id) if group is None else (_GROUP, group)
+        kind, key = (
+            (CoordinatorKind.TRANSACTION, self.transactional_id)
+            if group is None
+            else (CoordinatorKind.GROUP, group)
+        )
         if (kind, key) in self._coordinators:
             return self._cluster.connect(self._coordinators[kind, key])
         fields = {"key": key, "key_type": kind}
-        answer = self._cluster.call(self._cluster.any(), FIND_COORDINATOR, fields)
+        answer = self._cluster.call(self._cluster.any(), ApiKey.FIND_COORDINATOR, fields)
         if answer["error_code"]:
             raise broker_error(answer["error_code"], f"coordinate {key!r}")
         self._coordinators[kind, key] = answer["host"], answer["port"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
 
 from penstock.engine.log import Log
 from penstock.engine.record.plan import Begun, Plan, Split, WriterEntry
@@ -17,9 +16,9 @@ from penstock.engine.record.report import Report
 from penstock.engine.store import Store
 from penstock.errors import BrokerError, FlowError
 from penstock.flow.graph import Graph
+from penstock.wire.protocol import ErrorCode
 
 __all__ = [
-    "OFFSET_OUT_OF_RANGE",
     "Attempts",
     "PlannedError",
     "Writing",
@@ -36,7 +35,6 @@ __all__ = [
     "warn_of_sources",
 ]
 
-OFFSET_OUT_OF_RANGE: Final = 1  # Kafka's error code
 _LOG = logging.getLogger(__name__)
 
 
@@ -96,7 +94,7 @@ def input_gone(plan: Plan, split: Split) -> BrokerError:
     return BrokerError(
         f"expected the input of batch {plan.version} to be there until it is read; found that retention has "
         f"just removed records of {split.topic}/{split.partition}. The batch is repeated with what is left",
-        code=OFFSET_OUT_OF_RANGE,
+        code=ErrorCode.OFFSET_OUT_OF_RANGE,
         retriable=True,
     )
 
@@ -121,7 +119,7 @@ def cut_short(plan: Plan, split: Split) -> BrokerError:
     return BrokerError(
         f"expected {split.topic}/{split.partition} to reach offset {split.end}, up to which batch "
         f"{plan.version} reads; found that it ends before",
-        code=OFFSET_OUT_OF_RANGE,
+        code=ErrorCode.OFFSET_OUT_OF_RANGE,
         retriable=True,
     )
 

@@ -21,7 +21,6 @@ from typing import Final
 
 from penstock.client.network.connection import Aside
 from penstock.engine.attempts import (
-    OFFSET_OUT_OF_RANGE,
     Attempts,
     PlannedError,
     Writing,
@@ -51,6 +50,7 @@ from penstock.engine.watermarks import Look, look
 from penstock.errors import BrokerError, FencedError, FlowError
 from penstock.flow.graph import Source, origins
 from penstock.ops import NO_TIME
+from penstock.wire.protocol import ErrorCode
 
 __all__ = ["Driver", "Limits", "Progress", "SourceProgress", "this_process"]
 
@@ -341,7 +341,7 @@ class Driver:
             try:
                 self._ends = self.log.look(self._next_offsets(), timeout_s, aside)
             except BrokerError as error:
-                if error.code != OFFSET_OUT_OF_RANGE:
+                if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
                     raise
                 # Retention has removed what comes next, or the topic was created again.
                 self._look_at_topics(topics)

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from penstock.core import vectors
 from penstock.core.delta import OFFSET, TIME, WATERMARK, union, unnumbered
-from penstock.engine.attempts import OFFSET_OUT_OF_RANGE, cut_short, input_gone
+from penstock.engine.attempts import cut_short, input_gone
 from penstock.engine.letters.box import LetterBox
 from penstock.engine.letters.culprits import Guard
 from penstock.engine.letters.failures import within
@@ -59,6 +59,7 @@ from penstock.ops.rows import Explanations, Refused
 from penstock.ops.windows import NO_TIME, NOTHING_YET_US
 from penstock.state import LocalStateFiles, StateFiles
 from penstock.wire.columns import Records
+from penstock.wire.protocol import ErrorCode
 
 __all__ = ["Handed", "Job", "LaneBatch", "Parcel"]
 
@@ -282,7 +283,7 @@ class LaneBatch:
             try:
                 chunk = next(chunks, None)
             except BrokerError as error:
-                if error.code != OFFSET_OUT_OF_RANGE:
+                if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
                     raise
                 if self.plan.needs_all or reader.row_count or reader.lost_count:
                     raise input_gone(self.plan, split) from error

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from penstock.log.disk.files import LocalFiles, LogFile, LogFiles
 from penstock.log.disk.journal import Journal
-from penstock.log.errors import AppendError, OffsetRangeError, Refusal, StorageError
+from penstock.log.errors import AppendError, OffsetRangeError, StorageError
 from penstock.log.markers import Aborted
 from penstock.log.partition import Appended, Partition, SyncTask
 from penstock.log.tier import Manifest, NotLoadedError, RemoteSegment, SegmentInfo, Tier
@@ -25,7 +25,6 @@ __all__ = [
     "NotLoadedError",
     "OffsetRangeError",
     "Partition",
-    "Refusal",
     "RemoteSegment",
     "SegmentInfo",
     "StorageError",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.errors import CorruptError, PenstockError
+from penstock.wire.protocol import ErrorCode
 
 __all__ = [
     "AppendError",
@@ -14,25 +14,8 @@ __all__ = [
     "DamagedSegmentError",
     "OffsetRangeError",
     "RecordError",
-    "Refusal",
     "StorageError",
 ]
-
-
-class Refusal(enum.IntEnum):
-    """Kafka's error codes that a log itself can give."""
-
-    CORRUPT_MESSAGE = 2
-    MESSAGE_TOO_LARGE = 10
-    INVALID_TIMESTAMP = 32
-    POLICY_VIOLATION = 44
-    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
-    DUPLICATE_SEQUENCE_NUMBER = 46
-    INVALID_PRODUCER_EPOCH = 47
-    INVALID_TXN_STATE = 48
-    TRANSACTION_COORDINATOR_FENCED = 52
-    UNSUPPORTED_COMPRESSION_TYPE = 76
-    INVALID_RECORD = 87
 
 
 class RecordError(NamedTuple):
@@ -56,7 +39,7 @@ class AppendError(PenstockError):
             are many.
     """
 
-    def __init__(self, code: Refusal, message: str, records: Sequence[RecordError] = ()) -> None:
+    def __init__(self, code: ErrorCode, message: str, records: Sequence[RecordError] = ()) -> None:
         super().__init__(message)
         self.code = code
         self.records = records

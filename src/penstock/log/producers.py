@@ -16,9 +16,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from penstock.log.errors import AppendError, Refusal
+from penstock.log.errors import AppendError
 from penstock.wire.batches import Header
 from penstock.wire.checksum import crc32c
+from penstock.wire.protocol import ErrorCode
 
 __all__ = ["ProducerState", "Producers", "Stored"]
 
@@ -107,7 +108,7 @@ class Producers:
         """
         if header.base_sequence < 0 or header.producer_epoch < 0:
             raise AppendError(
-                Refusal.INVALID_RECORD,
+                ErrorCode.INVALID_RECORD,
                 f"expected an epoch and a sequence from producer {header.producer_id}, found epoch "
                 f"{header.producer_epoch} and sequence {header.base_sequence}",
             )
@@ -124,7 +125,7 @@ class Producers:
             raise _out_of_order(header, 0)
         if header.producer_id in self._open and not header.is_transactional:
             raise AppendError(
-                Refusal.INVALID_TXN_STATE,
+                ErrorCode.INVALID_TXN_STATE,
                 f"expected a transactional batch, as producer {header.producer_id} has a "
                 "transaction open, found another; end the transaction first",
             )
@@ -133,7 +134,7 @@ class Producers:
     def _check_room(self, header: Header) -> None:
         if header.is_transactional and len(self._open) >= PRODUCERS_MAX:
             raise AppendError(
-                Refusal.POLICY_VIOLATION,
+                ErrorCode.POLICY_VIOLATION,
                 f"expected at most {PRODUCERS_MAX} open transactions in a partition; end some",
             )
 
@@ -152,7 +153,7 @@ class Producers:
                 return stored
         if (last - header.last_sequence) % _SEQUENCES < _SEQUENCES // 2:
             raise AppendError(
-                Refusal.DUPLICATE_SEQUENCE_NUMBER,
+                ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
                 f"expected sequence {expected} of producer {header.producer_id}, found "
                 f"{header.base_sequence}, which is stored already",
             )
@@ -203,7 +204,7 @@ class Producers:
         _check_epoch(producer_id, producer_epoch, known)
         if coordinator_epoch < known.coordinator_epoch:
             raise AppendError(
-                Refusal.TRANSACTION_COORDINATOR_FENCED,
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
                 f"expected coordinator epoch {known.coordinator_epoch} or newer for producer "
                 f"{producer_id}, found {coordinator_epoch}",
             )
@@ -316,7 +317,7 @@ class Producers:
 def _check_epoch(producer_id: int, epoch: int, known: _Producer) -> None:
     if epoch < known.epoch:
         raise AppendError(
-            Refusal.INVALID_PRODUCER_EPOCH,
+            ErrorCode.INVALID_PRODUCER_EPOCH,
             f"expected epoch {known.epoch} or newer of producer {producer_id}, found {epoch}; "
             "a newer instance has taken over",
         )
@@ -324,7 +325,7 @@ def _check_epoch(producer_id: int, epoch: int, known: _Producer) -> None:
 
 def _out_of_order(header: Header, expected: int) -> AppendError:
     return AppendError(
-        Refusal.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         f"expected sequence {expected} of producer {header.producer_id}, found "
         f"{header.base_sequence}; batches before it are missing",
     )

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.errors import CorruptError, LimitError
-from penstock.log.errors import AppendError, RecordError, Refusal
+from penstock.log.errors import AppendError, RecordError
 from penstock.wire import batches, inspection
 from penstock.wire.batches import HEADER_BYTES, NO_PRODUCER, Header
 from penstock.wire.codecs import CODECS
 from penstock.wire.inspection import NO_TIMESTAMP, Inspected, Wanted
+from penstock.wire.protocol import ErrorCode
 
 __all__ = ["LogConfig", "recompressed", "validate"]
 
@@ -112,7 +113,7 @@ def validate(batch: bytearray | memoryview, config: LogConfig, now_ms: int) -> H
     """
     size = len(batch)
     if size < HEADER_BYTES:
-        raise AppendError(Refusal.INVALID_RECORD, f"expected a record batch, found {size} bytes")
+        raise AppendError(ErrorCode.INVALID_RECORD, f"expected a record batch, found {size} bytes")
     header = batches.parse(batch)
     if (
         header.magic != batches.MAGIC
@@ -121,7 +122,7 @@ def validate(batch: bytearray | memoryview, config: LogConfig, now_ms: int) -> H
     ):
         raise _misfit(header, size, config)
     if not batches.checksum_matches(batch, 0, header):
-        raise AppendError(Refusal.CORRUPT_MESSAGE, "expected the batch's checksum to match")
+        raise AppendError(ErrorCode.CORRUPT_MESSAGE, "expected the batch's checksum to match")
     _validate_content(header)
     if (
         header.attributes & _APPEND_TIME_BIT
@@ -149,7 +150,7 @@ def recompressed(
     try:
         made = batches.recompress(batch, header, codec, config.compression_level)
     except (CorruptError, LimitError) as error:
-        raise AppendError(Refusal.CORRUPT_MESSAGE, str(error)) from error
+        raise AppendError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
     if len(made) > config.max_message_bytes:
         raise _too_large(len(made), config)
     return made
@@ -158,19 +159,19 @@ def recompressed(
 def _misfit(header: Header, size: int, config: LogConfig) -> AppendError:
     """Why bytes whose header doesn't fit them, or that are too many, are no batch for a log."""
     if header.length < _LENGTH_MIN_EVER or not 0 <= header.magic <= batches.MAGIC:
-        return AppendError(Refusal.CORRUPT_MESSAGE, header.fault() or "")
+        return AppendError(ErrorCode.CORRUPT_MESSAGE, header.fault() or "")
     if header.size > size:
         return AppendError(
-            Refusal.INVALID_RECORD,
+            ErrorCode.INVALID_RECORD,
             f"expected a batch of {header.size} bytes as its header says, found {size}",
         )
     if header.magic != batches.MAGIC:
-        return AppendError(Refusal.INVALID_RECORD, header.fault() or "")
+        return AppendError(ErrorCode.INVALID_RECORD, header.fault() or "")
     if header.length < HEADER_BYTES - batches.PREFIX_BYTES:
-        return AppendError(Refusal.CORRUPT_MESSAGE, header.fault() or "")
+        return AppendError(ErrorCode.CORRUPT_MESSAGE, header.fault() or "")
     if header.size != size:
         return AppendError(
-            Refusal.INVALID_RECORD,
+            ErrorCode.INVALID_RECORD,
             f"expected one batch per partition in a request, found {size - header.size} bytes "
             "after the first",
         )
@@ -179,7 +180,7 @@ def _misfit(header: Header, size: int, config: LogConfig) -> AppendError:
 
 def _too_large(size: int, config: LogConfig) -> AppendError:
     return AppendError(
-        Refusal.MESSAGE_TOO_LARGE,
+        ErrorCode.MESSAGE_TOO_LARGE,
         f"expected a batch of at most {config.max_message_bytes} bytes "
         f"(max.message.bytes), found {size}",
     )
@@ -188,7 +189,7 @@ def _too_large(size: int, config: LogConfig) -> AppendError:
 def _validate_content(header: Header) -> None:
     if header.is_transactional and header.producer_id == NO_PRODUCER:
         raise AppendError(
-            Refusal.INVALID_RECORD, "expected a producer id in a transactional batch, found none"
+            ErrorCode.INVALID_RECORD, "expected a producer id in a transactional batch, found none"
         )
     if (
         header.record_count <= 0
@@ -196,13 +197,13 @@ def _validate_content(header: Header) -> None:
         or header.is_control
     ):
         raise AppendError(
-            Refusal.INVALID_RECORD,
+            ErrorCode.INVALID_RECORD,
             f"expected data, as many records as offsets, found {header.record_count} records, "
             f"last offset delta {header.last_offset_delta}, attributes {header.attributes:#x}",
         )
     if not header.is_known_codec:
         raise AppendError(
-            Refusal.UNSUPPORTED_COMPRESSION_TYPE, f"expected a codec, found {header.codec}"
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"expected a codec, found {header.codec}"
         )
 
 
@@ -233,9 +234,9 @@ def _validate_records(
     try:
         found = inspection.inspect(batch, header, wanted)
     except LimitError as error:
-        raise AppendError(Refusal.CORRUPT_MESSAGE, str(error)) from error
+        raise AppendError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
     except CorruptError as error:
-        code = Refusal.CORRUPT_MESSAGE if header.codec_number else Refusal.INVALID_RECORD
+        code = ErrorCode.CORRUPT_MESSAGE if header.codec_number else ErrorCode.INVALID_RECORD
         raise AppendError(code, str(error)) from error
     if found.fault_count:
         span = None if is_stamped and not may_stamp else (wanted.earliest_ms, wanted.latest_ms)
@@ -261,8 +262,8 @@ def _at_fault(found: Inspected, header: Header, span: tuple[int, int] | None) ->
         )
         for one in found.faults
     ]
-    code = Refusal.INVALID_TIMESTAMP if found.time_fault_count else Refusal.INVALID_RECORD
-    lacks_key = code is Refusal.INVALID_RECORD
+    code = ErrorCode.INVALID_TIMESTAMP if found.time_fault_count else ErrorCode.INVALID_RECORD
+    lacks_key = code is ErrorCode.INVALID_RECORD
     fitting = (
         error.message
         for error, one in zip(errors, found.faults, strict=True)

@@ -32,13 +32,13 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from penstock.client.network.errors import UNKNOWN_TOPIC
 from penstock.errors import BrokerError, LimitError, PenstockError, UserError
 from penstock.web._api import Api, Graph, Status, ViewSource, json_response
 from penstock.web._changes import Changes, UnknownViewError
 from penstock.web._guard import LOOPBACK, Guard
 from penstock.web._metrics import METRICS_TYPE, metrics_text
 from penstock.web.console import Console
+from penstock.wire.protocol import ErrorCode
 
 STATIC: Final = Path(__file__).parent / "static"
 
@@ -117,7 +117,7 @@ async def _page(_request: Request) -> Response:
 
 async def _problem(_request: Request, error: Exception) -> Response:
     missing = isinstance(error, UnknownViewError) or (
-        isinstance(error, BrokerError) and error.code == UNKNOWN_TOPIC
+        isinstance(error, BrokerError) and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     )
     status = 404 if missing else 400
     if isinstance(error, LimitError):

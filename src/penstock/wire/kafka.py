@@ -1,4 +1,4 @@
-"""Kafka's tables of messages and error codes, from kio (generated from Kafka's own descriptors).
+"""Kafka's tables of messages, from kio (generated from Kafka's own descriptors).
 
 The one place that imports kio. Where hypothesis is installed, kio loads it to register strategies
 for its types, which would cost a broker more time at its start than all the rest; so it is kept
@@ -13,7 +13,6 @@ from collections.abc import Iterator
 
 __all__ = [
     "EntityType",
-    "ErrorCode",
     "api_key_map",
     "load_payload_module",
     "schema_name_map",
@@ -34,6 +33,5 @@ def _without_hypothesis() -> Iterator[None]:
 
 with _without_hypothesis():
     from kio.index import load_payload_module
-    from kio.schema.errors import ErrorCode
     from kio.schema.index import api_key_map, schema_name_map
     from kio.static.constants import EntityType

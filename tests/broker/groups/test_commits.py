@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 COMMIT, JOIN, LEAVE, SYNC, BEAT = 8, 11, 13, 14, 68
 INIT, ADD_OFFSETS, END, STAGE = 22, 25, 26, 28
@@ -24,13 +24,13 @@ OWN = "own"
 Codes = tuple[int, int, int]
 """Of OffsetCommit in version 8 and 9, and of TxnOffsetCommit."""
 
-OK = ErrorCode.none
-UNKNOWN = ErrorCode.unknown_member_id
-ILLEGAL = ErrorCode.illegal_generation
-NO_GROUP = ErrorCode.group_id_not_found
-OLD = ErrorCode.unsupported_version
-STALE = ErrorCode.stale_member_epoch
-BUSY = ErrorCode.rebalance_in_progress
+OK = ErrorCode.NONE
+UNKNOWN = ErrorCode.UNKNOWN_MEMBER_ID
+ILLEGAL = ErrorCode.ILLEGAL_GENERATION
+NO_GROUP = ErrorCode.GROUP_ID_NOT_FOUND
+OLD = ErrorCode.UNSUPPORTED_VERSION
+STALE = ErrorCode.STALE_MEMBER_EPOCH
+BUSY = ErrorCode.REBALANCE_IN_PROGRESS
 
 
 def unknown(raw: Any, group: str, topic: str) -> None:

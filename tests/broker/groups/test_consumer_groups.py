@@ -13,7 +13,7 @@ from penstock.broker.groups.consumer import ConsumerGroups
 from penstock.broker.groups.consumer_members import Beat, ConsumerGroupState
 from penstock.broker.storage.topic_patterns import matching
 from penstock.errors import UserError
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 SESSION_MS = 45_000
 REBALANCE_MS = 30_000
@@ -149,7 +149,7 @@ def test_member_that_does_not_give_up_is_fenced() -> None:
         host.tick(5000)
         host.code("a", 1, owned=held)
         b.beat()
-    assert host.code("a", 1, owned=held) == ErrorCode.unknown_member_id
+    assert host.code("a", 1, owned=held) == ErrorCode.UNKNOWN_MEMBER_ID
     b.beat()
     assert b.numbers == [0, 1, 2, 3]
 
@@ -178,10 +178,10 @@ def test_silent_member_is_fenced() -> None:
     host.tick(SESSION_MS - 1)
     b.beat()
     host.tick(1)
-    assert host.code("a", a.epoch) == ErrorCode.unknown_member_id
+    assert host.code("a", a.epoch) == ErrorCode.UNKNOWN_MEMBER_ID
     b.beat()
     assert b.numbers == [0, 1, 2, 3]
-    assert host.groups.commit_fault("g", a.epoch, "a", []) is ErrorCode.unknown_member_id
+    assert host.groups.commit_fault("g", a.epoch, "a", []) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_lost_answer_is_sent_again() -> None:
@@ -196,8 +196,8 @@ def test_lost_answer_is_sent_again() -> None:
     again = host.beat("a", 1, owned=kept, names=("t",), rebalance_ms=REBALANCE_MS)
     assert again["member_epoch"] == 2
     assert parts(again) == kept
-    assert host.code("a", 1, owned=None) == ErrorCode.fenced_member_epoch
-    assert host.code("a", 3) == ErrorCode.fenced_member_epoch
+    assert host.code("a", 1, owned=None) == ErrorCode.FENCED_MEMBER_EPOCH
+    assert host.code("a", 3) == ErrorCode.FENCED_MEMBER_EPOCH
     rejoined = host.beat("a", 0)
     assert (rejoined["error_code"], parts(rejoined)) == (0, kept)
 
@@ -241,8 +241,8 @@ def test_leaving() -> None:
     assert b.numbers == [0, 1, 2, 3]
     host.beat("b", -1)
     assert host.state is ConsumerGroupState.EMPTY
-    assert host.groups.delete("g") is ErrorCode.none
-    assert host.code("b", -1) == ErrorCode.group_id_not_found
+    assert host.groups.delete("g") is ErrorCode.NONE
+    assert host.code("b", -1) == ErrorCode.GROUP_ID_NOT_FOUND
 
 
 def test_static_member_comes_back() -> None:
@@ -254,13 +254,13 @@ def test_static_member_comes_back() -> None:
     b = Member(host, "b")
     host.settle(a, b)
     had = a.owned
-    assert host.code("x", 0, instance_id="i") == ErrorCode.unreleased_instance_id
-    assert host.code("x", a.epoch, instance_id="i") == ErrorCode.fenced_instance_id
+    assert host.code("x", 0, instance_id="i") == ErrorCode.UNRELEASED_INSTANCE_ID
+    assert host.code("x", a.epoch, instance_id="i") == ErrorCode.FENCED_INSTANCE_ID
     assert host.beat("a", -2, instance_id="i")["member_epoch"] == -2
     again = host.beat("a2", 0, instance_id="i")
     assert parts(again) == had
     assert "assignment" not in b.beat()
-    assert host.code("a", a.epoch, instance_id="i") == ErrorCode.fenced_instance_id
+    assert host.code("a", a.epoch, instance_id="i") == ErrorCode.FENCED_INSTANCE_ID
 
 
 def test_static_member_that_stays_away_is_removed() -> None:
@@ -310,7 +310,7 @@ def test_regular_expressions() -> None:
     host.settle(a)
     assert len(a.owned) == 1
     bad = host.beat("b", 0, names=None, regex="(")
-    assert bad["error_code"] == ErrorCode.invalid_regular_expression
+    assert bad["error_code"] == ErrorCode.INVALID_REGULAR_EXPRESSION
 
 
 def test_expressions_take_bounded_time() -> None:
@@ -349,7 +349,7 @@ def test_assignor_is_the_majoritys() -> None:
     group = host.groups.get("g")
     assert group is not None
     assert group.assignor == "range"
-    assert host.code("b", 0, assignor="mine") == ErrorCode.unsupported_assignor
+    assert host.code("b", 0, assignor="mine") == ErrorCode.UNSUPPORTED_ASSIGNOR
     host.beat("b", 0, assignor="uniform")
     host.beat("c", 0, assignor="uniform")
     assert group.assignor == "uniform"
@@ -373,7 +373,7 @@ def test_senseless_requests(more: dict[str, Any]) -> None:
     """What makes no sense is refused and leaves nothing behind."""
     host = Host()
     assert host.code(more.pop("member", "a"), more.pop("epoch"), **more) == (
-        ErrorCode.invalid_request
+        ErrorCode.INVALID_REQUEST
     )
     assert host.groups.get("g") is None
 
@@ -389,7 +389,7 @@ def test_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     host = Host()
     a = Member(host, "a")
     a.beat()
-    assert host.code("b", 0) == ErrorCode.group_max_size_reached
+    assert host.code("b", 0) == ErrorCode.GROUP_MAX_SIZE_REACHED
     a.beat()
 
 
@@ -405,12 +405,12 @@ def test_commits() -> None:
     fault = host.groups.commit_fault
     assert fault("g", a.epoch, "a", a.owned) is None
     assert fault("g", 1, "a", a.owned) is None
-    assert fault("g", 1, "a", everything) is ErrorCode.stale_member_epoch
-    assert fault("g", 1, "b", b.owned) is ErrorCode.stale_member_epoch
-    assert fault("g", 9, "a", a.owned) is ErrorCode.stale_member_epoch
-    assert fault("g", -1, "", a.owned) is ErrorCode.unknown_member_id
+    assert fault("g", 1, "a", everything) is ErrorCode.STALE_MEMBER_EPOCH
+    assert fault("g", 1, "b", b.owned) is ErrorCode.STALE_MEMBER_EPOCH
+    assert fault("g", 9, "a", a.owned) is ErrorCode.STALE_MEMBER_EPOCH
+    assert fault("g", -1, "", a.owned) is ErrorCode.UNKNOWN_MEMBER_ID
     assert fault("g", -1, "") is None
-    assert fault("g", 1, "a") is ErrorCode.stale_member_epoch
+    assert fault("g", 1, "a") is ErrorCode.STALE_MEMBER_EPOCH
     host.beat("a", -1)
     host.beat("b", -1)
     assert fault("g", -1, "", a.owned) is None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.broker import BrokerProcess
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ApiKey, ErrorCode
 
 JOIN, LEAVE, SYNC, HEARTBEAT, LIST, DESCRIBE, DELETE = 11, 13, 14, 12, 16, 15, 42
 COMMIT, FETCH, FORGET, BEAT, DESCRIBE_MODERN = 8, 9, 47, 68, 69
@@ -114,12 +114,12 @@ def test_member_of_a_consumer_group(raw: Raw, topic: str, group: str) -> None:
     who = {"member_id": "m", "generation_id_or_member_epoch": answer["member_epoch"]}
     assert commit(raw, 9, group, {"name": topic}, **who) == 0
     assert commit(raw, 10, group, {"topic_id": known}, **who) == 0
-    assert commit(raw, 10, group, {"topic_id": uuid.uuid4()}, **who) == ErrorCode.unknown_topic_id
-    assert commit(raw, 8, group, {"name": topic}, **who) == ErrorCode.unsupported_version
+    assert commit(raw, 10, group, {"topic_id": uuid.uuid4()}, **who) == ErrorCode.UNKNOWN_TOPIC_ID
+    assert commit(raw, 8, group, {"name": topic}, **who) == ErrorCode.UNSUPPORTED_VERSION
     stale = who | {"generation_id_or_member_epoch": 7}
-    assert commit(raw, 9, group, {"name": topic}, **stale) == ErrorCode.stale_member_epoch
+    assert commit(raw, 9, group, {"name": topic}, **stale) == ErrorCode.STALE_MEMBER_EPOCH
     asked = {"group_id": group, "topics": [{"topic_id": known, "partition_indexes": [0]}]}
-    for epoch, code in ((1, 0), (7, ErrorCode.stale_member_epoch)):
+    for epoch, code in ((1, 0), (7, ErrorCode.STALE_MEMBER_EPOCH)):
         wanted = asked | {"member_id": "m", "member_epoch": epoch}
         found = raw.call(FETCH, 10, groups=[wanted])["groups"][0]
         assert found["error_code"] == code
@@ -132,9 +132,9 @@ def test_member_of_a_consumer_group(raw: Raw, topic: str, group: str) -> None:
         "topic_name": topic,
         "partitions": [0, 1],
     }
-    assert described[1]["error_code"] == ErrorCode.group_id_not_found
+    assert described[1]["error_code"] == ErrorCode.GROUP_ID_NOT_FOUND
     assert raw.call(DESCRIBE, 6, groups=[group])["groups"][0]["error_code"] == (
-        ErrorCode.group_id_not_found
+        ErrorCode.GROUP_ID_NOT_FOUND
     )
     assert raw.call(DESCRIBE, 5, groups=[group])["groups"][0]["group_state"] == "Dead"
     assert beat(raw, group, "m", -1)["error_code"] == 0
@@ -190,7 +190,7 @@ def test_members_of_both_protocols(raw: Raw, topic: str, group: str) -> None:
     mine = beat(raw, group, "m", subscribed_topic_names=[topic])["assignment"]["topic_partitions"]
     assert [one["partitions"] for one in mine] == [[1]]
     assert listed(raw, group) == [("consumer", "consumer", "Reconciling")]
-    assert heartbeat(raw, group, old, generation) == ErrorCode.rebalance_in_progress
+    assert heartbeat(raw, group, old, generation) == ErrorCode.REBALANCE_IN_PROGRESS
     again = join_classic(raw, group, topic, old)
     assert again["error_code"] == 0
     assert again["generation_id"] > generation
@@ -198,13 +198,13 @@ def test_members_of_both_protocols(raw: Raw, topic: str, group: str) -> None:
     who = {"member_id": old, "generation_id_or_member_epoch": again["generation_id"]}
     assert commit(raw, 8, group, {"name": topic}, **who) == 0
     stale = who | {"generation_id_or_member_epoch": generation}
-    assert commit(raw, 8, group, {"name": topic}, **stale) == ErrorCode.illegal_generation
+    assert commit(raw, 8, group, {"name": topic}, **stale) == ErrorCode.ILLEGAL_GENERATION
     members = raw.call(DESCRIBE_MODERN, 1, group_ids=[group])["groups"][0]["members"]
     assert {one["member_id"]: one["member_type"] for one in members} == {old: 0, "m": 1}
     beat(raw, group, "m", -1)
     assert [one[0] for one in listed(raw, group)] == ["classic"]
     generation = again["generation_id"]
-    assert heartbeat(raw, group, old, generation) == ErrorCode.rebalance_in_progress
+    assert heartbeat(raw, group, old, generation) == ErrorCode.REBALANCE_IN_PROGRESS
     assert join_classic(raw, group, topic, old)["generation_id"] > generation
     assert listed(raw, group) == [("classic", "consumer", "Stable")]
 
@@ -228,11 +228,11 @@ def test_instances_that_are_not_there_are_reported(
     named = {"protocol_type": "consumer", "protocol_name": "range", "assignments": []}
     ghost = {**who, "group_instance_id": "ghost"}
     assert raw.call(HEARTBEAT, 4, **who)["error_code"] == 0
-    assert raw.call(HEARTBEAT, 4, **ghost)["error_code"] == ErrorCode.unknown_member_id
+    assert raw.call(HEARTBEAT, 4, **ghost)["error_code"] == ErrorCode.UNKNOWN_MEMBER_ID
     assert raw.call(SYNC, 5, **who, **named)["error_code"] == 0
-    assert raw.call(SYNC, 5, **ghost, **named)["error_code"] == ErrorCode.unknown_member_id
+    assert raw.call(SYNC, 5, **ghost, **named)["error_code"] == ErrorCode.UNKNOWN_MEMBER_ID
     unnamed = raw.call(SYNC, 5, **who, assignments=[])
-    assert unnamed["error_code"] == ErrorCode.inconsistent_group_protocol
+    assert unnamed["error_code"] == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     again = {
         "group_id": group,
         "member_id": "other",
@@ -242,7 +242,7 @@ def test_instances_that_are_not_there_are_reported(
         "protocol_type": "consumer",
         "protocols": [{"name": "range", "metadata": b"\0\0" + bytes(8)}],
     }
-    assert raw.call(JOIN, 9, **again)["error_code"] == ErrorCode.unknown_member_id
+    assert raw.call(JOIN, 9, **again)["error_code"] == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_only_consumers_are_mixed(raw: Raw, topic: str, group: str) -> None:
@@ -253,7 +253,7 @@ def test_only_consumers_are_mixed(raw: Raw, topic: str, group: str) -> None:
         wanted |= {"protocol_type": kind, "protocols": [protocol], "group_id": group + kind}
         joined = raw.call(JOIN, 3, **wanted)
         refused = beat(raw, group + kind, "m", subscribed_topic_names=[topic])
-        assert refused["error_code"] == ErrorCode.group_id_not_found
+        assert refused["error_code"] == ErrorCode.GROUP_ID_NOT_FOUND
         assert "consumers" in refused["error_message"]
         assert [one[0] for one in listed(raw, group + kind)] == ["classic"]
         left = [{"member_id": joined["member_id"]}]
@@ -262,7 +262,7 @@ def test_only_consumers_are_mixed(raw: Raw, topic: str, group: str) -> None:
     for kind, metadata in (("connect", b"?"), ("consumer", b"?")):
         protocol = {"name": "p", "metadata": metadata}
         wanted |= {"protocol_type": kind, "protocols": [protocol], "group_id": group}
-        assert raw.call(JOIN, 3, **wanted)["error_code"] == ErrorCode.inconsistent_group_protocol
+        assert raw.call(JOIN, 3, **wanted)["error_code"] == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
 def test_leaving_in_batches(raw: Raw, topic: str, group: str) -> None:
@@ -275,7 +275,7 @@ def test_leaving_in_batches(raw: Raw, topic: str, group: str) -> None:
         {"member_id": "nobody"},
     ]
     left = raw.call(LEAVE, 5, group_id=group, members=wanted)["members"]
-    assert [one["error_code"] for one in left] == [0, 0, ErrorCode.unknown_member_id]
+    assert [one["error_code"] for one in left] == [0, 0, ErrorCode.UNKNOWN_MEMBER_ID]
     assert listed(raw, group) == [("consumer", "consumer", "Empty")]
 
 
@@ -293,36 +293,36 @@ def test_deletion(raw: Raw, topic: str, group: str) -> None:
     def delete() -> int:
         return int(raw.call(DELETE, 2, groups_names=[group])["results"][0]["error_code"])
 
-    assert forget() == ErrorCode.group_subscribed_to_topic
-    assert delete() == ErrorCode.non_empty_group
+    assert forget() == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+    assert delete() == ErrorCode.NON_EMPTY_GROUP
     beat(raw, group, "m", -1)
     assert forget() == 0
     assert delete() == 0
-    assert delete() == ErrorCode.group_id_not_found
+    assert delete() == ErrorCode.GROUP_ID_NOT_FOUND
     assert not listed(raw, group)
 
 
 def test_faults_are_named_as_in_kafka(raw: Raw, topic: str, group: str) -> None:
     """Groups without a name, without members, or with an unreadable subscription."""
-    assert raw.call(SYNC, 4, group_id="")["error_code"] == ErrorCode.invalid_group_id
-    assert raw.call(HEARTBEAT, 4, group_id="")["error_code"] == ErrorCode.invalid_group_id
+    assert raw.call(SYNC, 4, group_id="")["error_code"] == ErrorCode.INVALID_GROUP_ID
+    assert raw.call(HEARTBEAT, 4, group_id="")["error_code"] == ErrorCode.INVALID_GROUP_ID
     left = raw.call(LEAVE, 5, group_id="", members=[{"member_id": "m"}])
-    assert (left["error_code"], left["members"]) == (ErrorCode.invalid_group_id, [])
-    assert raw.call(FORGET, 0, group_id="")["error_code"] == ErrorCode.invalid_group_id
+    assert (left["error_code"], left["members"]) == (ErrorCode.INVALID_GROUP_ID, [])
+    assert raw.call(FORGET, 0, group_id="")["error_code"] == ErrorCode.INVALID_GROUP_ID
     ghost = {"member_id": "ghost", "generation_id_or_member_epoch": 3}
-    assert commit(raw, 8, group, {"name": topic}, **ghost) == ErrorCode.illegal_generation
-    assert commit(raw, 9, group, {"name": topic}, **ghost) == ErrorCode.group_id_not_found
+    assert commit(raw, 8, group, {"name": topic}, **ghost) == ErrorCode.ILLEGAL_GENERATION
+    assert commit(raw, 9, group, {"name": topic}, **ghost) == ErrorCode.GROUP_ID_NOT_FOUND
     commit(raw, 8, group, {"name": topic}, generation_id_or_member_epoch=-1)
-    assert commit(raw, 8, group, {"name": topic}, **ghost) == ErrorCode.unknown_member_id
+    assert commit(raw, 8, group, {"name": topic}, **ghost) == ErrorCode.UNKNOWN_MEMBER_ID
     forgotten = [{"name": topic, "partitions": [{"partition_index": 0}]}]
     assert raw.call(FORGET, 0, group_id=group, topics=forgotten)["error_code"] == 0
     assert listed(raw, group)  # a group outlives its offsets for a while
     joining = {"group_id": "none", "session_timeout": 10_000, "protocol_type": "consumer"}
     answer = raw.call(JOIN, 3, member_id="unknown", protocols=[], **joining)
-    assert answer["error_code"] == ErrorCode.unknown_member_id
+    assert answer["error_code"] == ErrorCode.UNKNOWN_MEMBER_ID
     joining["group_id"] = group
     answer = raw.call(JOIN, 3, member_id="unknown", protocols=[], **joining)
-    assert answer["error_code"] == ErrorCode.inconsistent_group_protocol
+    assert answer["error_code"] == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
 @pytest.mark.parametrize(
@@ -332,9 +332,9 @@ def test_faults_are_named_as_in_kafka(raw: Raw, topic: str, group: str) -> None:
         (6, 0, "g", 0),
         (6, 1, "txn", 0),
         (6, 2, "g:AAAAAAAAAAAAAAAAAAAAAA:0", 0),
-        (6, 2, "g", ErrorCode.invalid_request),
-        (5, 2, "g:AAAAAAAAAAAAAAAAAAAAAA:0", ErrorCode.invalid_request),
-        (6, 9, "g", ErrorCode.invalid_request),
+        (6, 2, "g", ErrorCode.INVALID_REQUEST),
+        (5, 2, "g:AAAAAAAAAAAAAAAAAAAAAA:0", ErrorCode.INVALID_REQUEST),
+        (6, 9, "g", ErrorCode.INVALID_REQUEST),
     ],
 )
 def test_coordinators(raw: Raw, version: int, kind: int, key: str, code: int) -> None:
@@ -369,8 +369,8 @@ def test_group_settings(raw: Raw, topic: str, group: str) -> None:
     found = {one["name"]: (one["value"], one["config_source"]) for one in described}
     assert found["consumer.heartbeat.interval.ms"] == ("1000", 8)
     assert found["consumer.session.timeout.ms"] == ("45000", 5)
-    assert alter("consumer.session.timeout.ms", "5000") == ErrorCode.invalid_config
-    assert alter("no.such", "1") == ErrorCode.invalid_config
+    assert alter("consumer.session.timeout.ms", "5000") == ErrorCode.INVALID_CONFIG
+    assert alter("no.such", "1") == ErrorCode.INVALID_CONFIG
     assert alter("consumer.heartbeat.interval.ms", None, 1) == 0
     assert beat(raw, group, "m", 1)["heartbeat_interval"] == 5000
 
@@ -382,7 +382,10 @@ def test_groups_outlive_the_broker(
     own_broker.start()
     with connect(own_broker.address) as raw:
         raw.call(
-            19, 5, topics=[{"name": "t", "num_partitions": 2, "replication_factor": 1}], timeout=9
+            ApiKey.CREATE_TOPICS,
+            5,
+            topics=[{"name": "t", "num_partitions": 2, "replication_factor": 1}],
+            timeout=9,
         )
         classic = join_classic(raw, "old")
         modern = beat(raw, "new", "m", subscribed_topic_names=["t"])

@@ -9,7 +9,7 @@ from group_host import SESSION_MS, Host, stable
 from penstock.broker.groups.classic import Groups
 from penstock.broker.groups.classic_members import GroupState, Join
 from penstock.broker.server import pause_until
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 
 def test_one_member() -> None:
@@ -26,11 +26,11 @@ def test_member_id_is_required_first() -> None:
     """A new client gets an id first, so that a retry doesn't leave a ghost behind."""
     host = Host()
     refused = host.answers[host.join(requires=True)]
-    assert refused["error_code"] == ErrorCode.member_id_required
+    assert refused["error_code"] == ErrorCode.MEMBER_ID_REQUIRED
     joined = host.answers[host.join(refused["member_id"], requires=True)]
     assert joined["error_code"] == 0
     ghost = host.answers[host.join("nobody")]
-    assert ghost["error_code"] == ErrorCode.unknown_member_id
+    assert ghost["error_code"] == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_rebalance_waits_for_all_members() -> None:
@@ -39,19 +39,19 @@ def test_rebalance_waits_for_all_members() -> None:
     first, second = stable(host, 2)
     third = host.join()
     assert third not in host.answers
-    assert host.heartbeat(first, 2) is ErrorCode.rebalance_in_progress
+    assert host.heartbeat(first, 2) is ErrorCode.REBALANCE_IN_PROGRESS
     again = host.join(first)
     assert again not in host.answers
     host.tick(5_000)
-    assert host.heartbeat(second, 2) is ErrorCode.rebalance_in_progress
+    assert host.heartbeat(second, 2) is ErrorCode.REBALANCE_IN_PROGRESS
     host.tick(9_000)
-    assert host.heartbeat(second, 2) is ErrorCode.rebalance_in_progress
+    assert host.heartbeat(second, 2) is ErrorCode.REBALANCE_IN_PROGRESS
     host.tick(9_000)
-    assert host.heartbeat(second, 2) is ErrorCode.rebalance_in_progress
+    assert host.heartbeat(second, 2) is ErrorCode.REBALANCE_IN_PROGRESS
     host.tick(7_000)
     answer = host.answers[third]
     assert (answer["error_code"], answer["generation_id"]) == (0, 3)
-    assert host.heartbeat(second, 2) is ErrorCode.unknown_member_id
+    assert host.heartbeat(second, 2) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_dead_member_is_removed() -> None:
@@ -59,12 +59,12 @@ def test_dead_member_is_removed() -> None:
     host = Host()
     first, second = stable(host, 2)
     host.tick(SESSION_MS - 1)
-    assert host.heartbeat(first, 2) is ErrorCode.none
+    assert host.heartbeat(first, 2) is ErrorCode.NONE
     host.tick(1)
     assert host.state is GroupState.PREPARING
     answer = host.answers[host.join(first)]
     assert [one["member_id"] for one in answer["members"]] == [first]
-    assert host.heartbeat(second, 3) is ErrorCode.unknown_member_id
+    assert host.heartbeat(second, 3) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_leader_that_never_assigns_is_removed() -> None:
@@ -77,20 +77,20 @@ def test_leader_that_never_assigns_is_removed() -> None:
     for _ in range(4):
         host.tick(8_000)
         host.heartbeat(first, generation)
-    assert host.answers[waiting]["error_code"] == ErrorCode.rebalance_in_progress
-    assert host.heartbeat(first, generation) is ErrorCode.unknown_member_id
-    assert host.heartbeat(second, generation) is ErrorCode.rebalance_in_progress
+    assert host.answers[waiting]["error_code"] == ErrorCode.REBALANCE_IN_PROGRESS
+    assert host.heartbeat(first, generation) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert host.heartbeat(second, generation) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
 def test_leaving_empties_the_group() -> None:
     """When the last member leaves, the group is empty and can be deleted."""
     host = Host()
     (only,) = stable(host, 1)
-    assert host.groups.delete("g") is ErrorCode.non_empty_group
-    assert host.leave(only) is ErrorCode.none
+    assert host.groups.delete("g") is ErrorCode.NON_EMPTY_GROUP
+    assert host.leave(only) is ErrorCode.NONE
     assert host.state is GroupState.EMPTY
-    assert host.groups.delete("g") is ErrorCode.none
-    assert host.groups.delete("g") is ErrorCode.group_id_not_found
+    assert host.groups.delete("g") is ErrorCode.NONE
+    assert host.groups.delete("g") is ErrorCode.GROUP_ID_NOT_FOUND
 
 
 def test_static_member_returns_without_a_rebalance() -> None:
@@ -107,17 +107,17 @@ def test_static_member_returns_without_a_rebalance() -> None:
     token = host.sync(back["member_id"], 2)
     assert host.answers[token]["assignment"] == b"part"
     fenced = host.groups.heartbeat(host.now, "g", 2, old, "i")
-    assert fenced is ErrorCode.fenced_instance_id
-    assert host.leave("", "i") is ErrorCode.none
+    assert fenced is ErrorCode.FENCED_INSTANCE_ID
+    assert host.leave("", "i") is ErrorCode.NONE
 
 
 @pytest.mark.parametrize(
     ("more", "code"),
     [
-        ({"session_ms": 10}, ErrorCode.invalid_session_timeout),
-        ({"protocol_type": "connect"}, ErrorCode.inconsistent_group_protocol),
-        ({"protocols": (("other", b""),)}, ErrorCode.inconsistent_group_protocol),
-        ({"protocols": ()}, ErrorCode.inconsistent_group_protocol),
+        ({"session_ms": 10}, ErrorCode.INVALID_SESSION_TIMEOUT),
+        ({"protocol_type": "connect"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ({"protocols": (("other", b""),)}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ({"protocols": ()}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
     ],
 )
 def test_unfit_members_are_refused(more: dict[str, Any], code: ErrorCode) -> None:
@@ -136,7 +136,7 @@ def test_shortest_session_is_a_setting() -> None:
             "g", "", None, "c", "h", session_ms, 60_000, "consumer", (("range", b""),), True
         )
         (reply,) = groups.join(0, session_ms, join)
-        assert (reply.fields["error_code"] == ErrorCode.invalid_session_timeout) is not fits
+        assert (reply.fields["error_code"] == ErrorCode.INVALID_SESSION_TIMEOUT) is not fits
 
 
 def test_protocol_is_chosen_by_vote() -> None:
@@ -178,7 +178,7 @@ def test_what_ends_next_is_known() -> None:
     member, generation = answer["member_id"], answer["generation_id"]
     host.sync(member, generation, {member: b"all"})
     host.tick(1000)
-    assert host.heartbeat(member, generation) is ErrorCode.none
+    assert host.heartbeat(member, generation) is ErrorCode.NONE
     host.tick(SESSION_MS - 1100)
     assert host.groups.next_end_ms == 300 + SESSION_MS, (
         "a heartbeat is noticed when it is asked for"
@@ -199,7 +199,7 @@ def test_who_leaves_begins_a_phase_that_ends_on_time() -> None:
     ids = [host.answers[token]["member_id"] for token in tokens]
     host.sync(first, 2, dict.fromkeys(ids, b"x"))
     host.tick(1000)
-    assert host.leave(first) is ErrorCode.none
+    assert host.leave(first) is ErrorCode.NONE
     assert host.state is GroupState.PREPARING
     host.tick(8_999)
     assert host.state is GroupState.PREPARING
@@ -224,9 +224,9 @@ def test_commits_need_a_member() -> None:
     assert host.groups.commit_fault(0, "g", -1, "x", None) is None
     (only,) = stable(host, 1)
     assert host.groups.commit_fault(0, "g", 1, only, None) is None
-    assert host.groups.commit_fault(0, "g", 0, only, None) is ErrorCode.illegal_generation
-    assert host.groups.commit_fault(0, "g", 1, "x", None) is ErrorCode.unknown_member_id
-    assert host.groups.commit_fault(0, "g", -1, "", None) is ErrorCode.unknown_member_id
+    assert host.groups.commit_fault(0, "g", 0, only, None) is ErrorCode.ILLEGAL_GENERATION
+    assert host.groups.commit_fault(0, "g", 1, "x", None) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert host.groups.commit_fault(0, "g", -1, "", None) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 @pytest.mark.quick_cases(14)
@@ -286,9 +286,9 @@ def act(
         if not client["id"] or host.heartbeat(client["id"], generation):
             join(host, chance, client)
         return
-    if answer["error_code"] in {ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id}:
+    if answer["error_code"] in {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID}:
         client["id"] = ""
-    elif answer["error_code"] == ErrorCode.member_id_required:
+    elif answer["error_code"] == ErrorCode.MEMBER_ID_REQUIRED:
         client["id"] = answer["member_id"]
     elif answer["error_code"] == 0 and "leader" in answer:
         client["id"] = answer["member_id"]

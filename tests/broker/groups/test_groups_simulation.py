@@ -25,7 +25,7 @@ from penstock.broker.groups.classic_members import GroupState, Reply, Sync
 from penstock.broker.groups.consumer import ConsumerGroups
 from penstock.broker.groups.consumer_members import Beat, Timing
 from penstock.broker.storage.topic_patterns import matching
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 # -- the classic protocol ------------------------------------------------------------------------
 
@@ -68,7 +68,7 @@ class ClassicClient(ClassicMember):
 
     def refused(self, fields: dict[str, Any]) -> None:
         self.owned = frozenset()
-        if fields["error_code"] != ErrorCode.rebalance_in_progress:
+        if fields["error_code"] != ErrorCode.REBALANCE_IN_PROGRESS:
             self.member, self.generation = "", -1
         self.sim.after(100, self.join)
 

@@ -30,7 +30,7 @@ from penstock.broker.groups.consumer_members import Beat, Timing
 from penstock.broker.groups.consumer_protocol import Assignment, read_assignment, read_subscription
 from penstock.broker.groups.mixed import MixedGroups
 from penstock.broker.storage.topic_patterns import matching
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 WANTED: Final = ("t1", "t2")
 GIVES_UP_MS: Final = 2_000
@@ -145,14 +145,14 @@ class ClassicConsumer(ClassicMember):
     def refused(self, fields: dict[str, Any]) -> None:
         code = fields["error_code"]
         assert code in {
-            ErrorCode.rebalance_in_progress,
-            ErrorCode.unknown_member_id,
-            ErrorCode.illegal_generation,
-            ErrorCode.fenced_instance_id,
+            ErrorCode.REBALANCE_IN_PROGRESS,
+            ErrorCode.UNKNOWN_MEMBER_ID,
+            ErrorCode.ILLEGAL_GENERATION,
+            ErrorCode.FENCED_INSTANCE_ID,
         }, fields
-        if code != ErrorCode.rebalance_in_progress:
+        if code != ErrorCode.REBALANCE_IN_PROGRESS:
             self.owned, self.generation = frozenset(), -1
-            if code != ErrorCode.illegal_generation:
+            if code != ErrorCode.ILLEGAL_GENERATION:
                 self.member = ""
         self.prepare()
 
@@ -255,10 +255,10 @@ class MixedWorld:
         member = client.id if is_modern else client.member
         if self.groups.get("g") is not None:
             if not is_modern and not member:
-                return ErrorCode.unknown_member_id
+                return ErrorCode.UNKNOWN_MEMBER_ID
             return self.groups.commit_fault("g", epoch, member, parts)
         if is_modern or not member:
-            return ErrorCode.unknown_member_id
+            return ErrorCode.UNKNOWN_MEMBER_ID
         return self.classic.commit_fault(self.server.now_ms(), "g", epoch, member, client.instance)
 
     def commit(self, client: Any) -> None:
@@ -359,7 +359,7 @@ def test_shortest_session_is_one_for_all_groups() -> None:
         0, Beat("g", "m", 0, rebalance_ms=REBALANCE_MS, names=WANTED, owned=frozenset())
     )
     assert answer["error_code"] == 0
-    for session_ms, code in ((999, ErrorCode.invalid_session_timeout), (1_000, ErrorCode.none)):
+    for session_ms, code in ((999, ErrorCode.INVALID_SESSION_TIMEOUT), (1_000, ErrorCode.NONE)):
         protocols = (("range", subscription(frozenset())),)
         join = Join("g", "", None, "c", "h", session_ms, REBALANCE_MS, "consumer", protocols)
         (reply,) = mixed.join(0, session_ms, join)
@@ -405,7 +405,7 @@ def test_what_is_being_given_up_is_nobody_elses_in_an_upgrade() -> None:
     assert sync(join(both)["generation_id"], frozenset({("t1", 0)})) == {("t1", 0)}
     assert newcomer(0) == []
     code = mixed.heartbeat(0, "g", modern.get("g").members["c-1"].epoch, "c-1", None)
-    assert code is ErrorCode.rebalance_in_progress
+    assert code is ErrorCode.REBALANCE_IN_PROGRESS
     kept = sync(join(frozenset({("t1", 0)}))["generation_id"], frozenset())
     assert len(kept) == 1
     (number,) = newcomer(epochs[-1])
@@ -451,7 +451,7 @@ def test_a_silent_classic_member_is_fenced_after_its_own_session() -> None:
     assert group is not None
     mixed.sync(1_000, "token", Sync("g", generation, member, None, {}))
     mixed.tick(7_999)
-    assert mixed.heartbeat(7_999, "g", generation, member, None) is ErrorCode.none
+    assert mixed.heartbeat(7_999, "g", generation, member, None) is ErrorCode.NONE
     mixed.tick(14_998)
     assert member in group.members
     mixed.tick(14_999)

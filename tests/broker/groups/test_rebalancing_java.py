@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 from tests.peers import kafka_peer
 
 from penstock.broker import BrokerProcess
+from penstock.wire.protocol import ApiKey
 
 CONSUMER: Final = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 TOOL: Final = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
@@ -58,7 +59,7 @@ def test_java_consumers(
     address = own_broker.address
     with connect(address) as raw:
         wanted = {"name": "t", "num_partitions": PARTITIONS, "replication_factor": 1}
-        raw.call(19, 5, topics=[wanted], timeout=1000)
+        raw.call(ApiKey.CREATE_TOPICS, 5, topics=[wanted], timeout=1000)
     producer = Producer({"bootstrap.servers": address, "log_level": 0})
     protocol = "classic" if mode == "classic" else "consumer"
     what = ["--include", "t.*"] if mode == "regex" else ["--topic", "t"]

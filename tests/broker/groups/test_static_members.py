@@ -10,7 +10,7 @@ from group_host import Host
 from member_processes import Member, shared, until
 
 from penstock.broker.groups.classic_members import GroupState
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 HEARTBEAT, DESCRIBE = 12, 15
 GENERATIONS_MAX = 20
@@ -44,9 +44,9 @@ def test_a_restart_begins_no_generation(instance: str, *, may_skip: bool) -> Non
     assert host.answers[token]["assignment"] == instance.encode()
     other = next(one for one in INSTANCES if one != instance)
     beat = host.groups.heartbeat(host.now, "g", 2, ids[other], other)
-    assert beat is ErrorCode.none
+    assert beat is ErrorCode.NONE
     fenced = host.groups.heartbeat(host.now, "g", 2, ids[instance], instance)
-    assert fenced is ErrorCode.fenced_instance_id
+    assert fenced is ErrorCode.FENCED_INSTANCE_ID
 
 
 def test_a_leader_that_restarts_does_not_assign() -> None:
@@ -95,7 +95,7 @@ def generation(raw: Any, group: str) -> int:
     who = {"member_id": one["member_id"], "group_instance_id": one["group_instance_id"]}
     for number in range(GENERATIONS_MAX):
         code = raw.call(HEARTBEAT, 3, group_id=group, generation_id=number, **who)["error_code"]
-        if code != ErrorCode.illegal_generation:
+        if code != ErrorCode.ILLEGAL_GENERATION:
             assert code == 0, code
             return number
     raise AssertionError(f"expected a generation below {GENERATIONS_MAX}")

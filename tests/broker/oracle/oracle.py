@@ -18,6 +18,7 @@ from typing import Any
 
 from penstock.wire import batches
 from penstock.wire.messages import response_codec
+from penstock.wire.protocol import ApiKey
 
 Answer = Any
 
@@ -81,7 +82,7 @@ class Side:
         self.shown: dict[Any, str] = {}
         self.lines: dict[str, Any] = {}
         self.first_epoch = 0
-        keys = self.line("main").call(18, 0)["api_keys"]
+        keys = self.line("main").call(ApiKey.API_VERSIONS, 0)["api_keys"]
         self.versions = {one["api_key"]: (one["min_version"], one["max_version"]) for one in keys}
 
     def line(self, name: str) -> Any:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from oracle import Answer, Side, Step
 
 from penstock.wire import batches
+from penstock.wire.protocol import ApiKey
 
 if TYPE_CHECKING:
     from oracle_steps import Script
@@ -60,7 +61,7 @@ class CompactionSteps:
                 part = {"index": 0, "records": one}
                 named = {"name": name, "partition_data": [part]}
                 fields = {"acks": -1, "timeout": 5000, "topic_data": [named]}
-                answers.append(side.call(0, 9, fields))
+                answers.append(side.call(ApiKey.PRODUCE, 9, fields))
             answers.append(configure(side, name, CLEAN))
             answers.append(cleaned(side, name))
             return answers
@@ -117,7 +118,9 @@ def configure(side: Side, name: str, ratio: str) -> Answer:
     """Permits compaction, or not; waits until that is so."""
     one = {"name": "min.cleanable.dirty.ratio", "config_operation": 0, "value": ratio}
     resource = {"resource_type": 2, "resource_name": name, "configs": [one]}
-    answer = side.call(44, 1, {"resources": [resource], "validate_only": False})
+    answer = side.call(
+        ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, {"resources": [resource], "validate_only": False}
+    )
     wanted = {"resource_type": 2, "resource_name": name}
     fields = {"resources": [{**wanted, "configuration_keys": [one["name"]]}]}
     side.until(32, 4, fields, lambda found: found["results"][0]["configs"][0]["value"] == ratio)
@@ -147,8 +150,8 @@ def cleaned(side: Side, name: str) -> Answer:
             (one.offset, one.timestamp_ms, one.key, (one.value or b"")[:40], one.value is None)
             for one in seen
         ],
-        "end": side.call(2, 5, {**fields, "topics": ends}),
-        "start": side.call(2, 5, {**fields, "topics": starts}),
+        "end": side.call(ApiKey.LIST_OFFSETS, 5, {**fields, "topics": ends}),
+        "start": side.call(ApiKey.LIST_OFFSETS, 5, {**fields, "topics": starts}),
     }
 
 

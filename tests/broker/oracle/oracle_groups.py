@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from oracle import READY_S_MAX, Answer, Ref, Side, Step
 
+from penstock.wire.protocol import ApiKey
+
 if TYPE_CHECKING:
     from oracle_steps import Script
 
@@ -102,7 +104,7 @@ class GroupSteps:
         fields = {"group_id": group, "member_id": Ref(member), "members": [one]}
 
         def step(side: Side) -> Answer:
-            answer = side.call(13, leave_version, fields)
+            answer = side.call(ApiKey.LEAVE_GROUP, leave_version, fields)
             return [answer, rebalance(side, group, version, rest, None) if rest else None]
 
         return f"leave v{leave_version} {group}: {member}", step
@@ -150,7 +152,7 @@ class GroupSteps:
             version = self.script.version(16)
 
             def step(side: Side) -> Answer:
-                answer = side.call(16, version, fields)
+                answer = side.call(ApiKey.LIST_GROUPS, version, fields)
                 ours = [g for g in answer["groups"] if f"{self.script.seed}-" in g["group_id"][:40]]
                 return {**answer, "groups": ours}
 
@@ -193,7 +195,7 @@ def rebalance(
             rebalancing(side, group)
     for member in known:
         beat = {"group_id": group, "generation_id": 10_000, "member_id": Ref(member)}
-        answers.append(side.call(12, 3, beat, member))
+        answers.append(side.call(ApiKey.HEARTBEAT, 3, beat, member))
         side.line(member).send(11, version, {**base, "member_id": side.real[member]})
         waiting.append(member)
     joined = {member: side.line(member).receive(11, version) for member in waiting}
@@ -220,7 +222,7 @@ def rebalance(
             "protocol_name": "range",
             "assignments": assignments if member == leader else [],
         }
-        parts[member] = side.call(14, 5, fields, member)
+        parts[member] = side.call(ApiKey.SYNC_GROUP, 5, fields, member)
     leads = [joined[one]["leader"] == joined[one]["member_id"] for one in waiting]
     members = side.common({"members": joined[leader]["members"]}, 11)
     return {"told": answers, "parts": parts, "leaders": sum(leads), **members}

@@ -42,6 +42,8 @@ from oracle_mixed_members import (
     take,
 )
 
+from penstock.wire.protocol import ApiKey
+
 if TYPE_CHECKING:
     from oracle_steps import Script
 
@@ -295,7 +297,7 @@ class MixedSteps:
         }
         kind = "classic" if one.is_classic else "modern"
         what = f"mixed commit v{version} {kind} {one.name} {epoch} {fields['member_id']} {crowd.id}"
-        return what, lambda side: side.call(8, version, fields)
+        return what, lambda side: side.call(ApiKey.OFFSET_COMMIT, version, fields)
 
     def committed(self, crowd: Crowd) -> Step:
         """A member asks for the offsets."""
@@ -308,7 +310,7 @@ class MixedSteps:
         version = self.chance.randint(9, self.script.versions[9][1])
         fields = {"groups": [wanted], "require_stable": False}
         what = f"mixed committed v{version} {one.name} {epoch} {crowd.id}"
-        return what, lambda side: side.call(9, version, fields)
+        return what, lambda side: side.call(ApiKey.OFFSET_FETCH, version, fields)
 
     # -- what no client does -----------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from crc32c import crc32c
 from oracle import Answer, Ref, Side, Step
 
 from penstock.wire import batches
+from penstock.wire.protocol import ApiKey
 
 if TYPE_CHECKING:
     from oracle_steps import Script
@@ -100,7 +101,9 @@ class RecordSteps:
                 producer_epoch=epoch,
                 base_sequence=sequence,
             )
-            return side.call(0, version, self.produce_fields(topic, partition, bytes(batch)))
+            return side.call(
+                ApiKey.PRODUCE, version, self.produce_fields(topic, partition, bytes(batch))
+            )
 
         version = self.script.version(0)
         return f"produce v{version} {topic}-{partition} {name} seq {sequence} epoch {epoch}", step
@@ -164,7 +167,9 @@ class RecordSteps:
         partition = self.script.a_partition(topic, wrong=0)
         fields = self.produce_fields(topic, partition, bytes(data), acks=acks)
         version = self.script.version(0)
-        return f"produce v{version} {kind} {topic}", lambda side: side.call(0, version, fields)
+        return f"produce v{version} {kind} {topic}", lambda side: side.call(
+            ApiKey.PRODUCE, version, fields
+        )
 
     def fetch(self) -> Step:
         """Everything from some offset on; also from offsets that aren't there."""
@@ -273,7 +278,7 @@ def fetch_all(
             "session_epoch": -1,
             "topics": [{"topic": topic, "topic_id": Ref(f"topic {topic}"), "partitions": [part]}],
         }
-        answer = side.call(1, version, fields)
+        answer = side.call(ApiKey.FETCH, version, fields)
         if answer == "closed" or not answer["responses"]:
             return answer
         got = answer["responses"][0]["partitions"][0]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from oracle import Answer, Ref, Side, Step, know
 
 from penstock.wire import batches
+from penstock.wire.protocol import ApiKey
 
 if TYPE_CHECKING:
     from oracle_steps import Script
@@ -84,7 +85,11 @@ class ShareSteps:
             know(side, group.topic)
             one = {"name": "share.auto.offset.reset", "config_operation": 0, "value": "earliest"}
             resource = {"resource_type": GROUP, "resource_name": group.id, "configs": [one]}
-            answer = side.call(44, 1, {"resources": [resource], "validate_only": False})
+            answer = side.call(
+                ApiKey.INCREMENTAL_ALTER_CONFIGS,
+                1,
+                {"resources": [resource], "validate_only": False},
+            )
             asked = {"resource_type": GROUP, "resource_name": group.id}
             fields = {"resources": [{**asked, "configuration_keys": [one["name"]]}]}
             side.until(32, 4, fields, is_earliest)
@@ -177,7 +182,7 @@ class ShareSteps:
             for one in written:
                 named = {"name": group.topic, "partition_data": [{"index": 0, "records": one}]}
                 fields = {"acks": -1, "timeout": 5000, "topic_data": [named]}
-                side.call(0, 9, fields)
+                side.call(ApiKey.PRODUCE, 9, fields)
             worker = Worker(side, group, member, version, acknowledge, most, mode)
             worker.keeps = keeps
             return worker.work(kinds, by_fetch=by_fetch, ends_early=ends_early, misuses=misuses)

@@ -24,6 +24,8 @@ from oracle_records import RecordSteps
 from oracle_share import ShareSteps
 from oracle_transactions import TransactionSteps
 
+from penstock.wire.protocol import ApiKey
+
 ONLY = re.compile(os.environ.get("PENSTOCK_ONLY", "."))
 """Which kinds of steps are drawn: a class, or single methods; all by default."""
 
@@ -186,7 +188,7 @@ class Script:
         self.topics.pop(name, None)
 
         def step(side: Side) -> Answer:
-            answer = side.call(20, version, fields)
+            answer = side.call(ApiKey.DELETE_TOPICS, version, fields)
             asked = {"topics": [{"name": name}], "allow_auto_topic_creation": False}
             side.until(3, 8, asked, lambda found: found["topics"][0]["error_code"] == 3)
             time.sleep(SETTLE_S)
@@ -232,9 +234,9 @@ class Script:
         fields = {"topics": [{"name": name}], "allow_auto_topic_creation": True}
 
         def step(side: Side) -> Answer:
-            answer = side.call(3, version, fields)
+            answer = side.call(ApiKey.METADATA, version, fields)
             self.topics[name] = know(side, name)
-            return [answer, side.call(3, version, fields)]
+            return [answer, side.call(ApiKey.METADATA, version, fields)]
 
         return f"first use v{version} {name}", step
 
@@ -322,7 +324,10 @@ class Script:
         key = self.chance.choice([2, 3, 8, 9, 10, 12, 19, 22, 32])
         version = self.chance.choice([self.version(key), 99])
         if version == 99:
-            return f"{key} v99", lambda side: side.call(18, 0, {}) and closes(side, key)
+            return (
+                f"{key} v99",
+                lambda side: side.call(ApiKey.API_VERSIONS, 0, {}) and closes(side, key),
+            )
         # counts far beyond the frame: neither side may take them at their word
         body = self.chance.choice([b"", b"\0", b"\1", b"\0\0\0"]) + b"\x7f\xff\xff\xff"
         flexible = key == 3 and version >= 9

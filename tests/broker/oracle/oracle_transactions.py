@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from oracle import Answer, Ref, Side, Step
 
 from penstock.wire import batches
+from penstock.wire.protocol import ApiKey
 
 if TYPE_CHECKING:
     from oracle_steps import Script
@@ -88,16 +89,20 @@ class TransactionSteps:
             sent = self.script.records.produce_fields(
                 topic, partition, bytes(batch), transactional_id=name
             )
-            answers.append(side.call(0, produce_version, sent))
+            answers.append(side.call(ApiKey.PRODUCE, produce_version, sent))
             if with_offsets:
-                answers.append(side.call(25, 3, {**own, "group_id": group}))
+                answers.append(side.call(ApiKey.ADD_OFFSETS_TO_TXN, 3, {**own, "group_id": group}))
                 one = {
                     "partition_index": partition,
                     "committed_offset": offset,
                     "committed_metadata": "",
                 }
                 topics = [{"name": topic, "partitions": [one]}]
-                answers.append(side.call(28, 3, {**own, "group_id": group, "topics": topics}))
+                answers.append(
+                    side.call(
+                        ApiKey.TXN_OFFSET_COMMIT, 3, {**own, "group_id": group, "topics": topics}
+                    )
+                )
             return answers
 
         what = f"txn {name} {topic}-{partition} seq {sequence}, offsets {with_offsets}"

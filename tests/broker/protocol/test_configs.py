@@ -24,10 +24,10 @@ from penstock.broker.broker_settings import broker_settings
 from penstock.broker.groups.settings import GROUP_SETTINGS
 from penstock.broker.storage.topic_settings import TOPIC_SETTINGS
 from penstock.wire import batches
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ApiKey, ConfigChange, ErrorCode
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
-SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
+SET, DELETE, APPEND, SUBTRACT = ConfigChange
 
 # Defaults that say what this broker does where it does something else than Kafka.
 OURS = {"index.interval.bytes", "file.delete.delay.ms"}
@@ -37,7 +37,11 @@ def describe(raw, kind: int, name: str, keys: list[str] | None = None) -> dict[s
     """One resource's answer, everything included."""
     resource = {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
     answer = raw.call(
-        32, 4, resources=[resource], include_synonyms=True, include_documentation=True
+        ApiKey.DESCRIBE_CONFIGS,
+        4,
+        resources=[resource],
+        include_synonyms=True,
+        include_documentation=True,
     )
     return answer["results"][0]
 
@@ -51,7 +55,9 @@ def alter(raw, kind: int, name: str, *changes: tuple[str, int, str | None], dry=
     """One resource's error."""
     configs = [{"name": n, "config_operation": op, "value": value} for n, op, value in changes]
     resource = {"resource_type": kind, "resource_name": name, "configs": configs}
-    answer = raw.call(44, 1, resources=[resource], validate_only=dry)["responses"][0]
+    answer = raw.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=dry)[
+        "responses"
+    ][0]
     assert bool(answer["error_message"]) is bool(answer["error_code"])
     return answer["error_code"]
 
@@ -96,13 +102,13 @@ def test_groups_have_settings_and_other_resources_don_t(raw):
     assert synonyms[-1]["name"] == "group.consumer.session.timeout.ms"
     for kind, name in ((LOGGER, "1"), (METRICS, "m"), (BROKER, "7"), (99, "x"), (GROUP, "")):
         answer = describe(raw, kind, name)
-        assert answer["error_code"] == ErrorCode.invalid_request, (kind, name)
+        assert answer["error_code"] == ErrorCode.INVALID_REQUEST, (kind, name)
         assert answer["error_message"]
-        assert alter(raw, kind, name, ("a", SET, "b")) == ErrorCode.invalid_request
-    assert describe(raw, TOPIC, "nope")["error_code"] == ErrorCode.unknown_topic_or_partition
-    assert alter(raw, TOPIC, "nope", ("retention.ms", SET, "x")) == ErrorCode.invalid_config
+        assert alter(raw, kind, name, ("a", SET, "b")) == ErrorCode.INVALID_REQUEST
+    assert describe(raw, TOPIC, "nope")["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert alter(raw, TOPIC, "nope", ("retention.ms", SET, "x")) == ErrorCode.INVALID_CONFIG
     assert alter(raw, TOPIC, "nope", ("retention.ms", SET, "5")) == (
-        ErrorCode.unknown_topic_or_partition
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     )
 
 
@@ -115,38 +121,38 @@ def test_groups_have_settings_and_other_resources_don_t(raw):
         (("cleanup.policy", APPEND, "delete"), 0),
         (("cleanup.policy", SET, "compact, delete"), 0),
         (("compression.type", SET, "producer"), 0),
-        (("no.such", SET, "1"), ErrorCode.invalid_config),
+        (("no.such", SET, "1"), ErrorCode.INVALID_CONFIG),
         (("no.such", DELETE, None), 0),
-        (("retention.ms", SET, "x"), ErrorCode.invalid_config),
-        (("retention.ms", SET, "-5"), ErrorCode.invalid_config),
-        (("retention.ms", APPEND, "5"), ErrorCode.invalid_config),
-        (("cleanup.policy", SET, "shred"), ErrorCode.invalid_config),
+        (("retention.ms", SET, "x"), ErrorCode.INVALID_CONFIG),
+        (("retention.ms", SET, "-5"), ErrorCode.INVALID_CONFIG),
+        (("retention.ms", APPEND, "5"), ErrorCode.INVALID_CONFIG),
+        (("cleanup.policy", SET, "shred"), ErrorCode.INVALID_CONFIG),
         (("compression.type", SET, "zstd"), 0),
-        (("compression.type", SET, "none"), ErrorCode.invalid_config),
+        (("compression.type", SET, "none"), ErrorCode.INVALID_CONFIG),
         (("compression.gzip.level", SET, "9"), 0),
-        (("compression.gzip.level", SET, "0"), ErrorCode.invalid_config),
-        (("compression.lz4.level", SET, "18"), ErrorCode.invalid_config),
+        (("compression.gzip.level", SET, "0"), ErrorCode.INVALID_CONFIG),
+        (("compression.lz4.level", SET, "18"), ErrorCode.INVALID_CONFIG),
         (("compression.zstd.level", SET, "-7"), 0),
         (("min.insync.replicas", SET, "2"), 0),
-        (("min.insync.replicas", SET, "0"), ErrorCode.invalid_config),
+        (("min.insync.replicas", SET, "0"), ErrorCode.INVALID_CONFIG),
         (("unclean.leader.election.enable", SET, "true"), 0),
         (("flush.messages", SET, "1"), 0),
-        (("flush.messages", SET, "0"), ErrorCode.invalid_config),
+        (("flush.messages", SET, "0"), ErrorCode.INVALID_CONFIG),
         (("flush.ms", SET, "0"), 0),
         (("preallocate", SET, "true"), 0),
-        (("preallocate", SET, "maybe"), ErrorCode.invalid_config),
+        (("preallocate", SET, "maybe"), ErrorCode.INVALID_CONFIG),
         (("file.delete.delay.ms", SET, "5000"), 0),
-        (("file.delete.delay.ms", SET, "-1"), ErrorCode.invalid_config),
+        (("file.delete.delay.ms", SET, "-1"), ErrorCode.INVALID_CONFIG),
         (("index.interval.bytes", SET, "0"), 0),
         (("segment.index.bytes", SET, "4"), 0),
-        (("segment.index.bytes", SET, "3"), ErrorCode.invalid_config),
+        (("segment.index.bytes", SET, "3"), ErrorCode.INVALID_CONFIG),
         (("segment.jitter.ms", SET, "9223372036854775807"), 0),
-        (("segment.jitter.ms", SET, "-1"), ErrorCode.invalid_config),
+        (("segment.jitter.ms", SET, "-1"), ErrorCode.INVALID_CONFIG),
         (("leader.replication.throttled.replicas", SET, "0:1,1:1"), 0),
         (("follower.replication.throttled.replicas", SET, "*"), 0),
-        (("follower.replication.throttled.replicas", SET, "all"), ErrorCode.invalid_config),
-        (("retention.ms", SET, None), ErrorCode.invalid_request),
-        (("retention.ms", 9, "5"), ErrorCode.invalid_request),
+        (("follower.replication.throttled.replicas", SET, "all"), ErrorCode.INVALID_CONFIG),
+        (("retention.ms", SET, None), ErrorCode.INVALID_REQUEST),
+        (("retention.ms", 9, "5"), ErrorCode.INVALID_REQUEST),
     ],
 )
 def test_changes_are_taken_or_refused_as_kafka_does(raw, topic, change, code):
@@ -193,10 +199,10 @@ def test_lists_are_extended_and_shortened(raw, topic):
     assert policy() == ""
     assert alter(raw, TOPIC, topic, ("cleanup.policy", SET, "delete")) == 0
     twice = [("retention.ms", SET, "5"), ("retention.ms", SET, "6")]
-    assert alter(raw, TOPIC, topic, *twice) == ErrorCode.invalid_request
+    assert alter(raw, TOPIC, topic, *twice) == ErrorCode.INVALID_REQUEST
     configs = [{"name": "retention.ms", "value": "77"}]
     resource = {"resource_type": TOPIC, "resource_name": topic, "configs": configs}
-    raw.call(33, 2, resources=[resource], validate_only=False)
+    raw.call(ApiKey.ALTER_CONFIGS, 2, resources=[resource], validate_only=False)
     assert policy() == "delete"
     assert by_name(describe(raw, TOPIC, topic))["retention.ms"]["value"] == "77"
 
@@ -266,7 +272,7 @@ def test_kafka_describes_the_same_settings(raw, topic, tmp_path, connect):
     kafka = kafka_peer()
     with kafka.KafkaProcess(tmp_path) as node, connect(node.address) as other:
         wanted = {"name": topic, "num_partitions": 1, "replication_factor": 1}
-        other.call(19, 5, topics=[wanted], timeout=10_000)
+        other.call(ApiKey.CREATE_TOPICS, 5, topics=[wanted], timeout=10_000)
         pairs = [
             (by_name(describe(raw, kind, name)), by_name(describe(other, kind, name)))
             for kind, name in ((TOPIC, topic), (BROKER, "1"), (GROUP, "g"))

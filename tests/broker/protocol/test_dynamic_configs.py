@@ -28,18 +28,20 @@ from penstock.broker.storage.topic_settings import SettingError
 from penstock.errors import SetupError
 from penstock.log.disk.memory import MemoryFiles
 from penstock.wire import batches
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ApiKey, ConfigChange, ErrorCode
 
 TOPIC, BROKER = 2, 4
-SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
-INVALID = int(ErrorCode.invalid_request)
+SET, DELETE, APPEND, SUBTRACT = ConfigChange
+INVALID = int(ErrorCode.INVALID_REQUEST)
 Connect = Callable[[str], Any]
 
 
 def describe(raw: Any, kind: int, name: str, *keys: str) -> dict[str, tuple[Any, ...]]:
     """By name: value, source, whether it is read-only, synonyms."""
     resource = {"resource_type": kind, "resource_name": name, "configuration_keys": [*keys] or None}
-    answer = raw.call(32, 4, resources=[resource], include_synonyms=True)["results"][0]
+    answer = raw.call(ApiKey.DESCRIBE_CONFIGS, 4, resources=[resource], include_synonyms=True)[
+        "results"
+    ][0]
     assert answer["error_code"] == 0, answer
     return {
         one["name"]: (
@@ -56,7 +58,9 @@ def alter(raw: Any, name: str, *changes: tuple[str, int, str | None], dry: bool 
     """Changes settings of the broker, or (no name) of all; the error."""
     configs = [{"name": n, "config_operation": op, "value": value} for n, op, value in changes]
     resource = {"resource_type": BROKER, "resource_name": name, "configs": configs}
-    answer = raw.call(44, 1, resources=[resource], validate_only=dry)["responses"][0]
+    answer = raw.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=dry)[
+        "responses"
+    ][0]
     assert bool(answer["error_message"]) is bool(answer["error_code"])
     return int(answer["error_code"])
 
@@ -65,7 +69,7 @@ def create(raw: Any, name: str, **configs: str) -> dict[str, Any]:
     """Makes a topic; the answer."""
     given = [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()]
     wanted = {"name": name, "num_partitions": 1, "replication_factor": 1, "configs": given}
-    (made,) = raw.call(19, 5, topics=[wanted], timeout=10_000)["topics"]
+    (made,) = raw.call(ApiKey.CREATE_TOPICS, 5, topics=[wanted], timeout=10_000)["topics"]
     assert made["error_code"] == 0
     return dict(made)
 
@@ -158,7 +162,7 @@ def test_defaults_of_topics_hold_where_they_have_none_of_their_own(raw: Any) -> 
     assert alter(raw, "", ("message.max.bytes", SET, "600")) == 0
     batch = batches.build([(None, bytes(700))])
     codes = [raw.produce(name, batch)["error_code"] for name in ("plain", "own")]
-    assert codes == [ErrorCode.message_too_large, 0]
+    assert codes == [ErrorCode.MESSAGE_TOO_LARGE, 0]
     assert describe(raw, TOPIC, "plain", "max.message.bytes")["max.message.bytes"] == (
         "600",
         3,
@@ -197,7 +201,7 @@ def test_connections_are_limited(own_broker: BrokerProcess, raw: Any, connect: C
         opened = [connect(host) for _ in range(count)]
         for one in opened:
             try:
-                one.call(18, 0)
+                one.call(ApiKey.API_VERSIONS, 0)
                 served += 1
             except OSError:
                 pass
@@ -205,7 +209,7 @@ def test_connections_are_limited(own_broker: BrokerProcess, raw: Any, connect: C
             one.socket.close()
         return served
 
-    raw.call(18, 0)
+    raw.call(ApiKey.API_VERSIONS, 0)
     for name, value, expected in zip(limits, ("3", "2", "127.0.0.1:4"), (2, 1, 3), strict=True):
         assert others(5) == 5
         assert alter(raw, "", (name, SET, value)) == 0
@@ -258,7 +262,7 @@ def test_both_ways_to_alter(raw: Any) -> None:
     assert alter(raw, "1", ("log.retention.ms", SET, "5"), ("log.roll.ms", SET, "5")) == 0
     configs = [{"name": "log.segment.bytes", "value": "5000"}]
     resource = {"resource_type": BROKER, "resource_name": "1", "configs": configs}
-    answer = raw.call(33, 2, resources=[resource], validate_only=False)
+    answer = raw.call(ApiKey.ALTER_CONFIGS, 2, resources=[resource], validate_only=False)
     assert answer["responses"][0]["error_code"] == 0
     found = describe(raw, BROKER, "1")
     assert {name for name, one in found.items() if one[1] == 2} == {"log.segment.bytes"}
@@ -273,7 +277,7 @@ def test_what_is_set_at_the_start_stays(raw: Any) -> None:
     for name in ("listeners", "sasl.enabled.mechanisms", "ssl.keystore.location", "log.dirs"):
         assert alter(raw, "1", (name, SET, "x")) == INVALID
         assert describe(raw, BROKER, "1", name)[name][2] is True
-    assert alter(raw, "1", ("no.such", SET, "5")) == ErrorCode.invalid_config
+    assert alter(raw, "1", ("no.such", SET, "5")) == ErrorCode.INVALID_CONFIG
     assert alter(raw, "1", ("log.retention.ms", SET, "5" * 20_000)) == INVALID
 
 

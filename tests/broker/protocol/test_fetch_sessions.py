@@ -16,7 +16,7 @@ from tests.patience import PATIENCE_S
 from penstock.broker.protocol import fetch_sessions
 from penstock.broker.protocol.fetch_sessions import IDLE_S, FetchSessions
 from penstock.wire import batches
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ApiKey, ErrorCode
 
 Raw = Any
 
@@ -48,7 +48,7 @@ class Reader:
                 [{"topic": self.topic, "partitions": list(forget)}] if forget else []
             ),
         }
-        answer = self.raw.call(1, 12, **{**fields, **more})
+        answer = self.raw.call(ApiKey.FETCH, 12, **{**fields, **more})
         if not answer["error_code"]:
             self.id = answer["session_id"]
             self.epoch = self.epoch + 1 if self.id else 0
@@ -103,16 +103,16 @@ def test_sessions_that_cannot_go_on(raw: Raw, topic: str) -> None:
     reader = Reader(raw, topic)
     assert reader.fetch({0: 0})[0] == 0
     reader.epoch += 1
-    assert reader.fetch({})[0] == ErrorCode.invalid_fetch_session_epoch
+    assert reader.fetch({})[0] == ErrorCode.INVALID_FETCH_SESSION_EPOCH
     reader.epoch -= 1
     assert reader.fetch({})[0] == 0
-    other = raw.call(1, 11, session_id=reader.id, session_epoch=reader.epoch, topics=[])
-    assert other["error_code"] == ErrorCode.fetch_session_topic_id_error
+    other = raw.call(ApiKey.FETCH, 11, session_id=reader.id, session_epoch=reader.epoch, topics=[])
+    assert other["error_code"] == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
     former = reader.id
     assert reader.fetch({0: 0}, session_epoch=-1) == (0, {0: (0, 0)})
     assert reader.id == 0
     reader.id, reader.epoch = former, 2
-    assert reader.fetch({})[0] == ErrorCode.fetch_session_id_not_found
+    assert reader.fetch({})[0] == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     reader.id, reader.epoch = 0, 0
     assert reader.fetch({0: 0})[0] == 0
     assert reader.fetch({}, forget=(0,)) == (0, {})

@@ -39,6 +39,7 @@ from penstock.log.producers import Producers
 from penstock.log.segments.index import SparseIndex
 from penstock.log.validation import LogConfig
 from penstock.wire import batches, columns, compression
+from penstock.wire.protocol import ApiKey
 
 SECONDS = effort.rounds("PENSTOCK_FUZZ_SECONDS", quick=3, full=10)
 SEED = int(os.environ.get("PENSTOCK_SEED", "20261121"))
@@ -198,7 +199,7 @@ def test_sockets(own_broker: BrokerProcess, connect: Any) -> None:
     """A broker process lives through it all, and stays small."""
     own_broker.start()
     with connect(own_broker.address) as raw:
-        advertised = raw.call(18, 0)["api_keys"]
+        advertised = raw.call(ApiKey.API_VERSIONS, 0)["api_keys"]
     host, _, port = own_broker.address.rpartition(":")
     process = psutil.Process(own_broker.pid)
     before = process.memory_info().rss
@@ -212,7 +213,7 @@ def test_sockets(own_broker: BrokerProcess, connect: Any) -> None:
             assert own_broker.is_running()
             assert process.memory_info().rss - before < GROWTH_BYTES_MAX
     with connect(own_broker.address) as raw:
-        assert raw.call(18, 0)["error_code"] == 0
+        assert raw.call(ApiKey.API_VERSIONS, 0)["error_code"] == 0
     assert process.memory_info().rss - before < GROWTH_BYTES_MAX
 
 

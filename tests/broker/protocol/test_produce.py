@@ -10,6 +10,7 @@ from penstock.broker.protocol.produce import NEWEST, Part
 from penstock.log.errors import RecordError
 from penstock.wire import batches
 from penstock.wire.messages import request_codec, response_codec
+from penstock.wire.protocol import ApiKey
 
 TOPIC = bytes(range(16))
 PLAIN_AT = 5
@@ -128,7 +129,7 @@ def test_the_records_at_fault_are_reported(raw: Any) -> None:
     """A produce to a compacted topic is told which of its records have no key."""
     config = {"name": "cleanup.policy", "value": "compact"}
     wanted = {"name": "keyed", "num_partitions": 1, "replication_factor": 1, "configs": [config]}
-    raw.call(19, 5, topics=[wanted], timeout=1000)
+    raw.call(ApiKey.CREATE_TOPICS, 5, topics=[wanted], timeout=1000)
     batch = batches.build([(b"k", b"v"), (None, b"v"), (b"k", b"v"), (None, b"v")])
     found = raw.produce("keyed", batch)
     assert found["error_code"] == 87

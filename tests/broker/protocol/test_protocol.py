@@ -16,7 +16,7 @@ from penstock.broker.handlers import API_TABLE
 from penstock.broker.protocol.dispatch import FETCH_VERSIONS, PRODUCE_VERSIONS
 from penstock.errors import ProtocolError
 from penstock.wire import batches, messages
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ApiKey, ErrorCode
 
 Raw = Any
 ADVERTISED = [
@@ -32,7 +32,7 @@ ADVERTISED = [
 def is_alive(raw: Raw) -> bool:
     """Whether a connection still answers."""
     try:
-        return raw.call(18, 0)["error_code"] == 0
+        return raw.call(ApiKey.API_VERSIONS, 0)["error_code"] == 0
     except OSError:
         return False
 
@@ -44,13 +44,13 @@ def test_who_makes_a_topic_by_asking_finds_it_the_second_time(raw: Raw) -> None:
     """As with Kafka: the first answer is UNKNOWN_TOPIC_OR_PARTITION, which clients retry."""
     for version in (0, 1, 4, 9, 12, 13):
         wanted = [{"name": f"first-use-{version}"}]
-        (first,) = raw.call(3, version, topics=wanted)["topics"]
+        (first,) = raw.call(ApiKey.METADATA, version, topics=wanted)["topics"]
         assert (first["error_code"], first["partitions"]) == (3, [])
-        (second,) = raw.call(3, version, topics=wanted)["topics"]
+        (second,) = raw.call(ApiKey.METADATA, version, topics=wanted)["topics"]
         assert (second["error_code"], len(second["partitions"])) == (0, 1)
     unwanted = {"topics": [{"name": "not-made"}], "allow_auto_topic_creation": False}
     for _ in range(2):
-        assert raw.call(3, 9, **unwanted)["topics"][0]["error_code"] == 3
+        assert raw.call(ApiKey.METADATA, 9, **unwanted)["topics"][0]["error_code"] == 3
 
 
 INVALID_UPDATE_VERSION = 95
@@ -60,11 +60,12 @@ INVALID_UPDATE_VERSION = 95
 def test_features_may_have_the_levels_that_they_have(raw: Raw, version: int) -> None:
     """Each is named in the answers that have a place for it; one that is wrong fails all."""
     levels = {
-        one["name"]: one["max_version_level"] for one in raw.call(18, 4)["finalized_features"]
+        one["name"]: one["max_version_level"]
+        for one in raw.call(ApiKey.API_VERSIONS, 4)["finalized_features"]
     }
     same = [{"feature": name, "max_version_level": level} for name, level in levels.items()]
     whole = [one | {"upgrade_type": 1} for one in same]
-    answer = raw.call(57, version, feature_updates=whole)
+    answer = raw.call(ApiKey.UPDATE_FEATURES, version, feature_updates=whole)
     assert answer["error_code"] == 0
     results = [(one["feature"], one["error_code"]) for one in answer.get("results", [])]
     assert results == ([] if version == 2 else [(name, 0) for name in levels])
@@ -76,14 +77,16 @@ def test_features_may_have_the_levels_that_they_have(raw: Raw, version: int) -> 
         *([same[0] | {"upgrade_type": kind} for kind in (0, 4)] if version else []),
     ]
     for one in wrong:
-        answer = raw.call(57, version, feature_updates=[*whole, one])
+        answer = raw.call(ApiKey.UPDATE_FEATURES, version, feature_updates=[*whole, one])
         assert answer["error_code"] == INVALID_UPDATE_VERSION
         assert answer["error_message"].startswith("expected ")
         assert not answer.get("results")
     if version:
         for kind in (1, 2, 3):
             one = same[0] | {"upgrade_type": kind}
-            assert raw.call(57, version, feature_updates=[one])["error_code"] == 0
+            assert (
+                raw.call(ApiKey.UPDATE_FEATURES, version, feature_updates=[one])["error_code"] == 0
+            )
 
 
 @pytest.mark.quick_cases(33)
@@ -97,7 +100,7 @@ def test_every_advertised_version_is_answered(raw: Raw, key: int, version: int) 
 
 def test_advertised_versions_are_listed(raw: Raw) -> None:
     """ApiVersions names exactly what is served, and the features that clients go by."""
-    answer = raw.call(18, 3)
+    answer = raw.call(ApiKey.API_VERSIONS, 3)
     served = answer["api_keys"]
     levels = {one["name"]: one["max_version_level"] for one in answer["finalized_features"]}
     assert levels["transaction.version"] == 2
@@ -113,7 +116,7 @@ def test_newer_api_versions_falls_back(raw: Raw) -> None:
     """A client that asks in a version of the future learns in version 0 what there is."""
     raw.socket.sendall(raw.frame(18, 99, b"\xff\xff", flexible=True))
     answer = raw.receive(18, 0)
-    assert answer["error_code"] == ErrorCode.unsupported_version
+    assert answer["error_code"] == ErrorCode.UNSUPPORTED_VERSION
     assert len(answer["api_keys"]) > 20
     assert is_alive(raw)
 
@@ -133,28 +136,28 @@ def test_produce_errors(raw: Raw, topic: str, make_batch: Callable[..., bytearra
     """Each thing that can be wrong with a batch has its code, and a message where there is room."""
     assert raw.produce("nowhere", make_batch())["error_code"] == 3
     assert raw.produce(topic, make_batch(), partition=9)["error_code"] == 3
-    assert raw.produce(topic, b"")["error_code"] == ErrorCode.invalid_record
+    assert raw.produce(topic, b"")["error_code"] == ErrorCode.INVALID_RECORD
     broken = make_batch()
     broken[-1] ^= 1
     answer = raw.produce(topic, broken)
-    assert answer["error_code"] == ErrorCode.corrupt_message
+    assert answer["error_code"] == ErrorCode.CORRUPT_MESSAGE
     assert "checksum" in answer["error_message"]
     two = make_batch() + make_batch()
-    assert raw.produce(topic, two)["error_code"] == ErrorCode.invalid_record
+    assert raw.produce(topic, two)["error_code"] == ErrorCode.INVALID_RECORD
     large = make_batch(1, 1 << 20)
-    assert raw.produce(topic, large)["error_code"] == ErrorCode.message_too_large
+    assert raw.produce(topic, large)["error_code"] == ErrorCode.MESSAGE_TOO_LARGE
     acks = raw.produce(topic, make_batch(), acks=5)
-    assert acks["error_code"] == ErrorCode.invalid_required_acks
+    assert acks["error_code"] == ErrorCode.INVALID_REQUIRED_ACKS
     assert raw.produce(topic, make_batch())["base_offset"] == 0
 
 
 def test_produce_by_topic_id(raw: Raw, topic: str, make_batch: Callable[..., bytearray]) -> None:
     """Newer clients name topics by their id; an unknown id has an error of its own."""
-    known = raw.call(3, 12, topics=[{"name": topic}])["topics"][0]["topic_id"]
-    for topic_id, code in ((known, 0), (uuid.uuid4(), ErrorCode.unknown_topic_id)):
+    known = raw.call(ApiKey.METADATA, 12, topics=[{"name": topic}])["topics"][0]["topic_id"]
+    for topic_id, code in ((known, 0), (uuid.uuid4(), ErrorCode.UNKNOWN_TOPIC_ID)):
         part = {"index": 1, "records": bytes(make_batch())}
         data = [{"topic_id": topic_id, "partition_data": [part]}]
-        answer = raw.call(0, 13, acks=-1, timeout=1000, topic_data=data)
+        answer = raw.call(ApiKey.PRODUCE, 13, acks=-1, timeout=1000, topic_data=data)
         assert answer["responses"][0]["partition_responses"][0]["error_code"] == code
 
 
@@ -176,7 +179,7 @@ def test_idempotent_retry_is_stored_once(
     raw: Raw, topic: str, make_batch: Callable[..., bytearray]
 ) -> None:
     """A retried batch gets the offset of the first attempt; a gap and an old epoch are refused."""
-    producer = raw.call(22, 4, transactional_id=None)["producer_id"]
+    producer = raw.call(ApiKey.INIT_PRODUCER_ID, 4, transactional_id=None)["producer_id"]
 
     def send(sequence: int, epoch: int = 0) -> dict[str, Any]:
         batch = make_batch(2, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
@@ -184,11 +187,13 @@ def test_idempotent_retry_is_stored_once(
         return found
 
     assert [send(0)["base_offset"], send(2)["base_offset"], send(0)["base_offset"]] == [0, 2, 0]
-    assert send(6)["error_code"] == ErrorCode.out_of_order_sequence_number
+    assert send(6)["error_code"] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert send(0, 1)["base_offset"] == 4
-    assert send(4)["error_code"] == ErrorCode.invalid_producer_epoch
+    assert send(4)["error_code"] == ErrorCode.INVALID_PRODUCER_EPOCH
     asked = [{"name": topic, "partition_indexes": [0]}]
-    (active,) = raw.call(61, 0, topics=asked)["topics"][0]["partitions"][0]["active_producers"]
+    (active,) = raw.call(ApiKey.DESCRIBE_PRODUCERS, 0, topics=asked)["topics"][0]["partitions"][0][
+        "active_producers"
+    ]
     assert (active["producer_id"], active["last_sequence"]) == (producer, 1)
 
 
@@ -217,8 +222,8 @@ def test_answers_keep_the_order_of_requests(
 
 def test_fetch_errors(raw: Raw, topic: str) -> None:
     """A wrong place to read from is answered at once, however long the client would wait."""
-    assert raw.fetch(topic, 1, max_wait=10_000)["error_code"] == ErrorCode.offset_out_of_range
-    assert raw.fetch(topic, -5, max_wait=10_000)["error_code"] == ErrorCode.offset_out_of_range
+    assert raw.fetch(topic, 1, max_wait=10_000)["error_code"] == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert raw.fetch(topic, -5, max_wait=10_000)["error_code"] == ErrorCode.OFFSET_OUT_OF_RANGE
     assert raw.fetch("nowhere", 0, max_wait=10_000)["error_code"] == 3
 
 
@@ -257,9 +262,9 @@ def test_deleted_topic_ends_a_long_poll(
     with connect(address) as waiting:
         waiting.send_fetch(topic, 0, max_wait=60_000)
         assert is_alive(raw)
-        raw.call(20, 5, topic_names=[topic], timeout=1000)
+        raw.call(ApiKey.DELETE_TOPICS, 5, topic_names=[topic], timeout=1000)
         found = waiting.receive(1, 11)["responses"][0]["partitions"][0]
-        assert found["error_code"] == ErrorCode.unknown_topic_or_partition
+        assert found["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_enough_is_not_waited_for(
@@ -281,36 +286,38 @@ def test_enough_is_not_waited_for(
 
 def test_fetch_sessions_are_not_kept(raw: Raw) -> None:
     """A session is never given out, so naming one makes the client begin afresh."""
-    answer = raw.call(1, 11, max_bytes=1, session_id=7, session_epoch=3)
-    assert answer["error_code"] == ErrorCode.fetch_session_id_not_found
-    assert raw.call(1, 11, max_bytes=1, session_id=0, session_epoch=0)["session_id"] == 0
+    answer = raw.call(ApiKey.FETCH, 11, max_bytes=1, session_id=7, session_epoch=3)
+    assert answer["error_code"] == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert raw.call(ApiKey.FETCH, 11, max_bytes=1, session_id=0, session_epoch=0)["session_id"] == 0
 
 
 def test_format_is_looked_at_before_compression(raw: Raw, topic: str) -> None:
     """An old format is the fault that is told, whatever its attributes would mean."""
     batch = batches.build([(None, b"x")], timestamps_ms=[1000], codec="zstd")
-    for magic, code in ((2, ErrorCode.unsupported_compression_type), (1, ErrorCode.invalid_record)):
+    for magic, code in ((2, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE), (1, ErrorCode.INVALID_RECORD)):
         batch[16] = magic
         part = {"index": 0, "records": bytes(batch)}
         data = [{"name": topic, "partition_data": [part]}]
-        answer = raw.call(0, 3, acks=1, timeout=1000, topic_data=data)
+        answer = raw.call(ApiKey.PRODUCE, 3, acks=1, timeout=1000, topic_data=data)
         assert answer["responses"][0]["partition_responses"][0]["error_code"] == code
 
 
 def test_operations_of_topics_are_reported(raw: Raw, topic: str) -> None:
     """Of those that aren't there, too."""
     fields = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": True}
-    found = raw.call(3, 9, topics=[{"name": topic}, {"name": "missing"}], **fields)["topics"]
+    found = raw.call(ApiKey.METADATA, 9, topics=[{"name": topic}, {"name": "missing"}], **fields)[
+        "topics"
+    ]
     assert [one["topic_authorized_operations"] for one in found] == [3576, 3576]
 
 
 @pytest.mark.parametrize(
     ("count", "factor", "value", "code"),
     [
-        (0, 0, "-2", ErrorCode.invalid_config),
-        (0, 0, "-1", ErrorCode.invalid_replication_factor),
-        (0, 3, "-1", ErrorCode.invalid_partitions),
-        (1, 3, "-1", ErrorCode.invalid_replication_factor),
+        (0, 0, "-2", ErrorCode.INVALID_CONFIG),
+        (0, 0, "-1", ErrorCode.INVALID_REPLICATION_FACTOR),
+        (0, 3, "-1", ErrorCode.INVALID_PARTITIONS),
+        (1, 3, "-1", ErrorCode.INVALID_REPLICATION_FACTOR),
     ],
 )
 def test_first_fault_of_a_new_topic_is_reported(
@@ -323,7 +330,7 @@ def test_first_fault_of_a_new_topic_is_reported(
         "replication_factor": factor,
         "configs": [{"name": "retention.ms", "value": value}],
     }
-    answer = raw.call(19, 5, topics=[wanted], timeout=1000)
+    answer = raw.call(ApiKey.CREATE_TOPICS, 5, topics=[wanted], timeout=1000)
     assert answer["topics"][0]["error_code"] == code
 
 
@@ -331,7 +338,7 @@ def test_append_time_topic(raw: Raw, make_batch: Callable[..., bytearray]) -> No
     """A topic may take the broker's time; the producer is told which."""
     config = {"name": "message.timestamp.type", "value": "LogAppendTime"}
     wanted = {"name": "stamped", "num_partitions": 1, "replication_factor": 1, "configs": [config]}
-    raw.call(19, 5, topics=[wanted], timeout=1000)
+    raw.call(ApiKey.CREATE_TOPICS, 5, topics=[wanted], timeout=1000)
     stamped = raw.produce("stamped", make_batch())["log_append_time"]
     assert stamped > 1_600_000_000_000
     header = batches.parse(raw.fetch("stamped", 0)["records"])

@@ -20,6 +20,7 @@ from penstock.broker.security.authorizer import Authorizer
 from penstock.broker.security.model import Operation, ResourceType
 from penstock.broker.security.users import Users
 from penstock.wire.messages import request_codec, response_codec
+from penstock.wire.protocol import ApiKey
 
 TOPIC, GROUP, CLUSTER, TXN = 29, 30, 31, 53
 """Kafka's error codes of what is not authorized."""
@@ -32,8 +33,8 @@ class Session:
     def __init__(self, address: str, user: str) -> None:
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
-        assert self.call(17, 1, mechanism="PLAIN")["error_code"] == 0
-        answer = self.call(36, 1, auth_bytes=f"\0{user}\0{user}".encode())
+        assert self.call(ApiKey.SASL_HANDSHAKE, 1, mechanism="PLAIN")["error_code"] == 0
+        answer = self.call(ApiKey.SASL_AUTHENTICATE, 1, auth_bytes=f"\0{user}\0{user}".encode())
         assert answer["error_code"] == 0, answer
 
     def call(self, key: int, version: int, **fields: Any) -> dict[str, Any]:
@@ -96,7 +97,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             {"name": name, "num_partitions": 1, "replication_factor": 1}
             for name in ("open-a", "open-not", "secret")
         ]
-        made = boss.call(19, 7, topics=topics, timeout=1000)["topics"]
+        made = boss.call(ApiKey.CREATE_TOPICS, 7, topics=topics, timeout=1000)["topics"]
         yield Place(process, ann, boss, next(t["topic_id"] for t in made if t["name"] == "secret"))
         ann.socket.close()
         boss.socket.close()
@@ -217,7 +218,7 @@ def produce(session: Session, topic: str, batch: bytearray) -> int:
     """Produces a batch; the error code."""
     part = {"index": 0, "records": bytes(batch)}
     data = [{"name": topic, "partition_data": [part]}]
-    answer = session.call(0, 9, acks=1, timeout=1000, topic_data=data)
+    answer = session.call(ApiKey.PRODUCE, 9, acks=1, timeout=1000, topic_data=data)
     return answer["responses"][0]["partition_responses"][0]["error_code"]
 
 
@@ -226,7 +227,9 @@ def fetch(session: Session, topic: str) -> int:
     part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}
     part |= {"current_leader_epoch": -1, "log_start_offset": -1}
     topics = [{"topic": topic, "partitions": [part]}]
-    answer = session.call(1, 11, max_wait=0, max_bytes=1000, session_epoch=-1, topics=topics)
+    answer = session.call(
+        ApiKey.FETCH, 11, max_wait=0, max_bytes=1000, session_epoch=-1, topics=topics
+    )
     return answer["responses"][0]["partitions"][0]["error_code"]
 
 
@@ -240,11 +243,13 @@ def test_records(place: Place, make_batch: Callable[..., bytearray]) -> None:
     rule = {"resource_type": 2, "resource_name": "secret", "resource_pattern_type": 3}
     rule |= {"principal": "User:ann", "host": "*", "permission_type": 3}
     both = [rule | {"operation": operation} for operation in (Operation.READ, Operation.WRITE)]
-    assert codes(place.boss.call(30, 3, creations=both)) == {0}
+    assert codes(place.boss.call(ApiKey.CREATE_ACLS, 3, creations=both)) == {0}
     assert produce(place.ann, "secret", make_batch()) == 0
     assert fetch(place.ann, "secret") == 0
     only = FILTER | {"resource_name_filter": "secret"}
-    removed = place.boss.call(31, 3, filters=[only])["filter_results"][0]["matching_acls"]
+    removed = place.boss.call(ApiKey.DELETE_ACLS, 3, filters=[only])["filter_results"][0][
+        "matching_acls"
+    ]
     assert len(removed) == 2
     assert produce(place.ann, "secret", make_batch()) == TOPIC
     assert fetch(place.ann, "secret") == TOPIC
@@ -252,29 +257,33 @@ def test_records(place: Place, make_batch: Callable[..., bytearray]) -> None:
 
 def test_metadata_shows_what_may_be_seen(place: Place) -> None:
     """A list of all topics has the visible ones alone; asking for another makes nothing."""
-    names = {one["name"] for one in place.ann.call(3, 9, topics=None)["topics"]}
+    names = {one["name"] for one in place.ann.call(ApiKey.METADATA, 9, topics=None)["topics"]}
     assert names == {"open-a"}
     wanted = [{"name": name} for name in ("open-a", "secret", "open-new")]
-    answer = place.ann.call(3, 9, topics=wanted, allow_auto_topic_creation=True)
+    answer = place.ann.call(ApiKey.METADATA, 9, topics=wanted, allow_auto_topic_creation=True)
     found = {one["name"]: one["error_code"] for one in answer["topics"]}
     assert found == {"open-a": 0, "secret": TOPIC, "open-new": TOPIC}
     by_id = [{"name": None, "topic_id": place.secret}]
-    answer = place.ann.call(3, 12, topics=by_id)["topics"][0]
+    answer = place.ann.call(ApiKey.METADATA, 12, topics=by_id)["topics"][0]
     assert (answer["error_code"], answer["name"]) == (TOPIC, None)
-    assert "open-new" not in {one["name"] for one in place.boss.call(3, 9, topics=None)["topics"]}
+    assert "open-new" not in {
+        one["name"] for one in place.boss.call(ApiKey.METADATA, 9, topics=None)["topics"]
+    }
 
 
 def test_allowed_operations_are_reported(place: Place) -> None:
     """Whoever asks is told what he may do with topics, groups and the cluster."""
     asked = {"topics": [{"name": "open-a"}], "include_topic_authorized_operations": True}
     asked["include_cluster_authorized_operations"] = True
-    answer = place.ann.call(3, 9, **asked)
+    answer = place.ann.call(ApiKey.METADATA, 9, **asked)
     bits = {1 << one for one in (Operation.READ, Operation.WRITE, Operation.DESCRIBE)}
     assert answer["topics"][0]["topic_authorized_operations"] == sum(bits)
     assert answer["cluster_authorized_operations"] == 0
-    answer = place.boss.call(3, 9, **asked)
+    answer = place.boss.call(ApiKey.METADATA, 9, **asked)
     assert answer["topics"][0]["topic_authorized_operations"] == 0b110111111000
-    group = place.ann.call(15, 5, groups=["mine"], include_authorized_operations=True)
+    group = place.ann.call(
+        ApiKey.DESCRIBE_GROUPS, 5, groups=["mine"], include_authorized_operations=True
+    )
     assert group["groups"][0]["authorized_operations"] == 1 << 3 | 1 << 8
 
 
@@ -282,28 +291,34 @@ def test_parts_are_refused_and_the_rest_is_done(place: Place) -> None:
     """A request about several things does what is allowed."""
     topics = [{"name": name, "partitions": [PARTITION]} for name in ("secret", "open-a")]
     answer = place.ann.call(
-        8, 8, group_id="mine-too", topics=topics, generation_id_or_member_epoch=-1
+        ApiKey.OFFSET_COMMIT,
+        8,
+        group_id="mine-too",
+        topics=topics,
+        generation_id_or_member_epoch=-1,
     )
     found = {one["name"]: one["partitions"][0]["error_code"] for one in answer["topics"]}
     assert found == {"secret": TOPIC, "open-a": 0}
     groups = [{"group_id": name, "topics": None} for name in ("mine-too", "g")]
-    answer = place.ann.call(9, 8, groups=groups)["groups"]
+    answer = place.ann.call(ApiKey.OFFSET_FETCH, 8, groups=groups)["groups"]
     assert {one["group_id"]: one["error_code"] for one in answer} == {"mine-too": 0, "g": GROUP}
-    listed = {one["group_id"] for one in place.ann.call(16, 4)["groups"]}
+    listed = {one["group_id"] for one in place.ann.call(ApiKey.LIST_GROUPS, 4)["groups"]}
     assert listed <= {"mine", "mine-too"}
-    assert place.ann.call(22, 4, transactional_id=None)["error_code"] == 0
+    assert place.ann.call(ApiKey.INIT_PRODUCER_ID, 4, transactional_id=None)["error_code"] == 0
 
 
 def test_rules_are_administered(place: Place) -> None:
     """Kafka's requests list, add and remove rules; nonsense has its error."""
     wrong = ACL | {"resource_type": 6}
     odd = ACL | {"operation": 77}
-    results = place.boss.call(30, 3, creations=[ACL, wrong, odd])["results"]
+    results = place.boss.call(ApiKey.CREATE_ACLS, 3, creations=[ACL, wrong, odd])["results"]
     assert [one["error_code"] for one in results] == [0, 42, 42]
-    answer = place.boss.call(29, 3, **(FILTER | {"principal_filter": "User:a"}))
+    answer = place.boss.call(ApiKey.DESCRIBE_ACLS, 3, **(FILTER | {"principal_filter": "User:a"}))
     assert [one["resource_name"] for one in answer["resources"]] == ["x"]
     only = FILTER | {"principal_filter": "User:a"}
-    results = place.boss.call(31, 3, filters=[only, FILTER | {"operation": 99}])["filter_results"]
+    results = place.boss.call(ApiKey.DELETE_ACLS, 3, filters=[only, FILTER | {"operation": 99}])[
+        "filter_results"
+    ]
     assert [len(one["matching_acls"]) for one in results] == [1, 0]
     assert [one["error_code"] for one in results] == [0, 42]
 
@@ -314,7 +329,11 @@ def test_without_rules_nothing_is_refused(address: str) -> None:
     session = Session.__new__(Session)
     session.socket = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
     with session.socket:
-        assert session.call(30, 3, creations=[ACL])["results"][0]["error_code"] == 54
-        assert session.call(29, 3, **FILTER)["error_code"] == 54
-        answer = session.call(60, 1, include_cluster_authorized_operations=True, endpoint_type=1)
+        assert (
+            session.call(ApiKey.CREATE_ACLS, 3, creations=[ACL])["results"][0]["error_code"] == 54
+        )
+        assert session.call(ApiKey.DESCRIBE_ACLS, 3, **FILTER)["error_code"] == 54
+        answer = session.call(
+            ApiKey.DESCRIBE_CLUSTER, 1, include_cluster_authorized_operations=True, endpoint_type=1
+        )
         assert answer["cluster_authorized_operations"] == 0b1111110100000

@@ -18,6 +18,7 @@ from tests.patience import PATIENCE_S
 from penstock.broker import BrokerProcess
 from penstock.broker.security.users import Users
 from penstock.wire.messages import request_codec
+from penstock.wire.protocol import ApiKey
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/status").exists(), reason="memory is measured with Linux's /proc"
@@ -106,7 +107,11 @@ def topic(
 ) -> str:
     """A topic of 40 MB."""
     with connect(running.process.address) as raw:
-        raw.call(19, 5, topics=[{"name": "big", "num_partitions": 1, "replication_factor": 1}])
+        raw.call(
+            ApiKey.CREATE_TOPICS,
+            5,
+            topics=[{"name": "big", "num_partitions": 1, "replication_factor": 1}],
+        )
         for _ in range(40):
             assert raw.produce("big", make_batch(1, 1_000_000))["error_code"] == 0
     return "big"

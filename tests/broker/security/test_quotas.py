@@ -16,6 +16,7 @@ from tests.effort import examples
 from penstock.broker import BrokerProcess
 from penstock.broker.security.quotas import THROTTLE_S_MAX, Quota, Quotas, entity_of
 from penstock.errors import SetupError, UserError
+from penstock.wire.protocol import ApiKey
 
 
 def test_the_most_specific_counts(tmp_path: Path) -> None:
@@ -100,22 +101,26 @@ def test_clients_are_slowed_down(
     others are.
     """
     with connect(quota_broker.address) as raw, connect(quota_broker.address) as admin:
-        admin.call(19, 5, topics=[{"name": "t", "num_partitions": 1, "replication_factor": 1}])
+        admin.call(
+            ApiKey.CREATE_TOPICS,
+            5,
+            topics=[{"name": "t", "num_partitions": 1, "replication_factor": 1}],
+        )
         limits = [
             entry("producer_byte_rate", 35_000.0, client_id="test"),
             entry("consumer_byte_rate", 35_000.0, user="ANONYMOUS"),
         ]
-        results = admin.call(49, 1, entries=limits)["entries"]
+        results = admin.call(ApiKey.ALTER_CLIENT_QUOTAS, 1, entries=limits)["entries"]
         assert [one["error_code"] for one in results] == [0, 0]
         part = {"index": 0, "records": bytes(make_batch(1, 140_000))}
         data = [{"name": "t", "partition_data": [part]}]
         began = time.monotonic()  # before the silence begins: what stalls this process only adds
-        answer = raw.call(0, 9, acks=1, timeout=1000, topic_data=data)
+        answer = raw.call(ApiKey.PRODUCE, 9, acks=1, timeout=1000, topic_data=data)
         assert answer["responses"][0]["partition_responses"][0]["error_code"] == 0
         throttle_ms = answer["throttle_time"]
         assert 0 < throttle_ms <= 2100  # 2 s, less what the answer took
         raw.send(18, 0, {})
-        admin.call(18, 0)
+        admin.call(ApiKey.API_VERSIONS, 0)
         is_silent = not select.select([raw.socket], [], [], 0)[0]
         assert is_silent or time.monotonic() - began >= throttle_ms / 1000
         raw.receive(18, 0)
@@ -124,7 +129,7 @@ def test_clients_are_slowed_down(
         wanted |= {"current_leader_epoch": -1, "log_start_offset": -1}
         topics = [{"topic": "t", "partitions": [wanted]}]
         fetch = {"max_wait": 0, "max_bytes": 1 << 20, "session_epoch": -1, "topics": topics}
-        answer = raw.call(1, 11, **fetch)
+        answer = raw.call(ApiKey.FETCH, 11, **fetch)
         assert len(answer["responses"][0]["partitions"][0]["records"]) > 140_000
         assert 0 < answer["throttle_time"] <= 2100
 
@@ -141,17 +146,22 @@ def test_quotas_are_administered(
             entry("producer_byte_rate", -1.0, user="ann"),
             entry("producer_byte_rate", 1.0, ip="127.0.0.1"),
         ]
-        results = raw.call(49, 1, entries=changes)["entries"]
+        results = raw.call(ApiKey.ALTER_CLIENT_QUOTAS, 1, entries=changes)["entries"]
         assert [one["error_code"] for one in results] == [0, 0, 42, 42, 42]
-        found = raw.call(48, 1, components=[])["entries"]
+        found = raw.call(ApiKey.DESCRIBE_CLIENT_QUOTAS, 1, components=[])["entries"]
         assert len(found) == 2
         exact = [{"entity_type": "user", "match_type": 0, "match": "ann"}]
-        (one,) = raw.call(48, 1, components=exact)["entries"]
+        (one,) = raw.call(ApiKey.DESCRIBE_CLIENT_QUOTAS, 1, components=exact)["entries"]
         assert one["values"] == [{"key": "request_percentage", "value": 30.0}]
-        assert raw.call(48, 1, components=exact, strict=True)["entries"] == []
+        assert (
+            raw.call(ApiKey.DESCRIBE_CLIENT_QUOTAS, 1, components=exact, strict=True)["entries"]
+            == []
+        )
         default = [{"entity_type": "user", "match_type": 1, "match": None}]
-        assert len(raw.call(48, 1, components=default)["entries"]) == 1
+        assert len(raw.call(ApiKey.DESCRIBE_CLIENT_QUOTAS, 1, components=default)["entries"]) == 1
         ip = [{"entity_type": "ip", "match_type": 2, "match": None}]
-        assert raw.call(48, 1, components=ip)["error_code"] == 42
-        raw.call(49, 1, entries=[entry("producer_byte_rate", None, user=None)])
-        assert len(raw.call(48, 1, components=[])["entries"]) == 1
+        assert raw.call(ApiKey.DESCRIBE_CLIENT_QUOTAS, 1, components=ip)["error_code"] == 42
+        raw.call(
+            ApiKey.ALTER_CLIENT_QUOTAS, 1, entries=[entry("producer_byte_rate", None, user=None)]
+        )
+        assert len(raw.call(ApiKey.DESCRIBE_CLIENT_QUOTAS, 1, components=[])["entries"]) == 1

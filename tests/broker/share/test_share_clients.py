@@ -9,6 +9,7 @@ from share_worker import GROUP, configure
 from tests.patience import wait_until
 
 from penstock.wire import batches
+from penstock.wire.protocol import ApiKey
 
 ROUNDS = 8
 """Of which every other one failed."""
@@ -69,9 +70,14 @@ def test_a_topic_that_is_made_anew_is_read(raw: Any, address: str, topic: str) -
     one = consumer(address, group, topic)
     try:
         wait_until(lambda: b"old" in accept(one), "the old record")
-        raw.call(20, 5, topic_names=[topic], timeout=5000)
+        raw.call(ApiKey.DELETE_TOPICS, 5, topic_names=[topic], timeout=5000)
         wanted = {"name": topic, "num_partitions": 2, "replication_factor": 1}
-        assert raw.call(19, 5, topics=[wanted], timeout=5000)["topics"][0]["error_code"] == 0
+        assert (
+            raw.call(ApiKey.CREATE_TOPICS, 5, topics=[wanted], timeout=5000)["topics"][0][
+                "error_code"
+            ]
+            == 0
+        )
         raw.produce(topic, batches.build([(None, b"new")]))
         wait_until(lambda: b"new" in accept(one), "the new record")
     finally:

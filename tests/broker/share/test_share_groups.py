@@ -24,7 +24,7 @@ from tests.patience import wait_until
 
 from penstock.broker import BrokerProcess
 from penstock.wire import batches
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ApiKey, ErrorCode
 
 _names = itertools.count()
 Connect = Callable[[str], Any]
@@ -32,7 +32,7 @@ Connect = Callable[[str], Any]
 
 def test_share_groups_are_advertised(raw: Any) -> None:
     """Clients learn that there are share groups."""
-    answer = raw.call(18, 3)
+    answer = raw.call(ApiKey.API_VERSIONS, 3)
     features = {one["name"]: one["max_version_level"] for one in answer["finalized_features"]}
     assert features["share.version"] == 1
     assert {76, 77, 78, 79, 90, 91, 92} <= {one["api_key"] for one in answer["api_keys"]}
@@ -43,8 +43,8 @@ def test_records_are_shared(worker: Worker, second: Worker) -> None:
     assert worker.fetch(most=3) == [(0, 1), (1, 1), (2, 1)]
     assert second.fetch(most=3) == [(3, 1), (4, 1), (5, 1)]
     assert worker.acknowledge(0, 2, ACCEPT) == 0
-    assert second.acknowledge(0, 2, ACCEPT) == ErrorCode.invalid_record_state
-    assert second.acknowledge(3, 6, ACCEPT) == ErrorCode.invalid_record_state
+    assert second.acknowledge(0, 2, ACCEPT) == ErrorCode.INVALID_RECORD_STATE
+    assert second.acknowledge(3, 6, ACCEPT) == ErrorCode.INVALID_RECORD_STATE
     assert worker.fetch(most=99) == [(offset, 1) for offset in range(6, 10)]
 
 
@@ -99,22 +99,27 @@ def test_membership(worker: Worker, second: Worker) -> None:
         for part in member["assignment"]["topic_partitions"]
     ]
     assert sorted(assigned) == [[0], [1]]
-    assert described[1]["error_code"] == ErrorCode.group_id_not_found
-    assert worker.beat(99)["error_code"] == ErrorCode.fenced_member_epoch
+    assert described[1]["error_code"] == ErrorCode.GROUP_ID_NOT_FOUND
+    assert worker.beat(99)["error_code"] == ErrorCode.FENCED_MEMBER_EPOCH
     assert worker.beat(-1)["member_epoch"] == -1
     second.beat()
     assert second.beat(second.member_epoch)["error_code"] == 0
     worker.member_epoch = 5
-    assert worker.beat()["error_code"] == ErrorCode.unknown_member_id
+    assert worker.beat()["error_code"] == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_a_topic_that_is_made_anew_is_another_one(worker: Worker) -> None:
     """A member learns of it with its next heartbeat, and goes on with the new one's records."""
     raw, topic = worker.raw, worker.topic
     worker.beat()
-    assert raw.call(20, 5, topic_names=[topic], timeout=5000)["responses"][0]["error_code"] == 0
+    assert (
+        raw.call(ApiKey.DELETE_TOPICS, 5, topic_names=[topic], timeout=5000)["responses"][0][
+            "error_code"
+        ]
+        == 0
+    )
     wanted = {"name": topic, "num_partitions": 2, "replication_factor": 1}
-    made = raw.call(19, 5, topics=[wanted], timeout=5000)["topics"][0]
+    made = raw.call(ApiKey.CREATE_TOPICS, 5, topics=[wanted], timeout=5000)["topics"][0]
     assert made["error_code"] == 0
     raw.produce(topic, batches.build([(None, b"new")]))
     worker.topic_id = topic_id(raw, topic)
@@ -129,21 +134,32 @@ def test_offsets_are_described_moved_and_forgotten(worker: Worker) -> None:
     worker.fetch(most=4)
     worker.acknowledge(0, 2, ACCEPT)
     wanted = {"group_id": group, "topics": [{"topic_name": topic, "partitions": [0]}]}
-    found = raw.call(90, 1, groups=[wanted])["groups"][0]["topics"][0]["partitions"][0]
+    found = raw.call(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 1, groups=[wanted])["groups"][0][
+        "topics"
+    ][0]["partitions"][0]
     assert (found["start_offset"], found["lag"]) == (3, 7)
     move = [{"topic_name": topic, "partitions": [{"partition_index": 0, "start_offset": 8}]}]
-    answer = raw.call(91, 0, group_id=group, topics=move)
-    assert answer["error_code"] == ErrorCode.non_empty_group
+    answer = raw.call(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, group_id=group, topics=move)
+    assert answer["error_code"] == ErrorCode.NON_EMPTY_GROUP
     worker.beat(-1)
-    assert raw.call(91, 0, group_id=group, topics=move)["error_code"] == 0
-    found = raw.call(90, 1, groups=[wanted])["groups"][0]["topics"][0]["partitions"][0]
+    assert (
+        raw.call(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, group_id=group, topics=move)["error_code"]
+        == 0
+    )
+    found = raw.call(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 1, groups=[wanted])["groups"][0][
+        "topics"
+    ][0]["partitions"][0]
     assert (found["start_offset"], found["lag"]) == (8, 2)
-    answer = raw.call(92, 0, group_id=group, topics=[{"topic_name": topic}])
+    answer = raw.call(
+        ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, group_id=group, topics=[{"topic_name": topic}]
+    )
     assert answer["responses"][0]["error_code"] == 0
-    found = raw.call(90, 1, groups=[wanted])["groups"][0]["topics"][0]["partitions"][0]
+    found = raw.call(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 1, groups=[wanted])["groups"][0][
+        "topics"
+    ][0]["partitions"][0]
     assert (found["start_offset"], found["lag"], found["error_code"]) == (-1, -1, 0)
     everything = {"group_id": group, "topics": None}
-    answer = raw.call(90, 1, groups=[everything])["groups"][0]
+    answer = raw.call(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 1, groups=[everything])["groups"][0]
     assert (answer["error_code"], answer["topics"]) == (0, [])
 
 
@@ -153,20 +169,20 @@ def test_unknown_groups_and_members_are_distinguished(worker: Worker, epoch: int
     worker.beat()
     beat = {"member_id": "ghost", "member_epoch": epoch}
     for group, code in (
-        (worker.group, ErrorCode.unknown_member_id),
-        ("no-group", ErrorCode.group_id_not_found),
+        (worker.group, ErrorCode.UNKNOWN_MEMBER_ID),
+        ("no-group", ErrorCode.GROUP_ID_NOT_FOUND),
     ):
         answer = worker.raw.call(HEARTBEAT, 1, group_id=group, **beat)
         assert answer["error_code"] == code
         assert (answer["member_id"], answer["heartbeat_interval"]) == (None, 0)
     described = worker.raw.call(DESCRIBE, 1, group_ids=["no-group"])["groups"][0]
-    assert described["error_code"] == ErrorCode.group_id_not_found
+    assert described["error_code"] == ErrorCode.GROUP_ID_NOT_FOUND
     assert described["group_state"] == ""
     described = worker.raw.call(DESCRIBE, 1, group_ids=[""])["groups"][0]
-    assert described["error_code"] == ErrorCode.invalid_group_id
+    assert described["error_code"] == ErrorCode.INVALID_GROUP_ID
     rack = {"member_epoch": 0, "rack_id": "", "subscribed_topic_names": [worker.topic]}
     answer = worker.raw.call(HEARTBEAT, 1, group_id=worker.group, member_id="ghost", **rack)
-    assert answer["error_code"] == ErrorCode.invalid_request
+    assert answer["error_code"] == ErrorCode.INVALID_REQUEST
     left = worker.beat(-1)
     assert (left["error_code"], left["heartbeat_interval"]) == (0, 0)
 
@@ -174,21 +190,27 @@ def test_unknown_groups_and_members_are_distinguished(worker: Worker, epoch: int
 def test_group_settings(raw: Any, group: str) -> None:
     """Settings of groups are described with their defaults, and checked."""
     wanted = {"resource_type": GROUP, "resource_name": group, "configuration_keys": None}
-    found = raw.call(32, 4, resources=[wanted])["results"][0]["configs"]
+    found = raw.call(ApiKey.DESCRIBE_CONFIGS, 4, resources=[wanted])["results"][0]["configs"]
     values = {one["name"]: one["value"] for one in found}
     assert values["share.auto.offset.reset"] == "earliest"
     assert values["share.delivery.count.limit"] == "5"
     bad = [{"name": "share.delivery.count.limit", "config_operation": 0, "value": "99"}]
     resource = {"resource_type": GROUP, "resource_name": group, "configs": bad}
-    answer = raw.call(44, 1, resources=[resource], validate_only=False)
-    assert answer["responses"][0]["error_code"] == ErrorCode.invalid_config
+    answer = raw.call(
+        ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=False
+    )
+    assert answer["responses"][0]["error_code"] == ErrorCode.INVALID_CONFIG
 
 
 def test_restart(own_broker: BrokerProcess, connect: Connect) -> None:
     """After SIGKILL accepted records are gone for good, others come again with their count."""
     own_broker.start()
     with connect(own_broker.address) as raw:
-        raw.call(19, 5, topics=[{"name": "t", "num_partitions": 1, "replication_factor": 1}])
+        raw.call(
+            ApiKey.CREATE_TOPICS,
+            5,
+            topics=[{"name": "t", "num_partitions": 1, "replication_factor": 1}],
+        )
         configure(raw, 2, "t", retention_ms="-1")
         configure(raw, GROUP, "g", share_auto_offset_reset="earliest")
         raw.produce("t", batches.build([(None, b"%d" % i) for i in range(6)]))
@@ -213,7 +235,11 @@ def test_damaged_records_are_passed_over(
     """A queue goes on behind records that can't be read: new ones, and those that came back."""
     own_broker.start()
     with connect(own_broker.address) as raw:
-        raw.call(19, 5, topics=[{"name": "t", "num_partitions": 1, "replication_factor": 1}])
+        raw.call(
+            ApiKey.CREATE_TOPICS,
+            5,
+            topics=[{"name": "t", "num_partitions": 1, "replication_factor": 1}],
+        )
         configure(raw, 2, "t", retention_ms="-1")
         configure(raw, GROUP, "g", share_auto_offset_reset="earliest")
         if order == "key":
@@ -256,7 +282,11 @@ def letters(raw: Any, topic: str) -> list[batches.Record]:
 def test_dead_letters(worker: Worker) -> None:
     """A rejected record, and one that was delivered too often, go to the dead-letter topic once."""
     raw, target = worker.raw, f"dlq.{worker.topic}"
-    raw.call(19, 5, topics=[{"name": target, "num_partitions": 1, "replication_factor": 1}])
+    raw.call(
+        ApiKey.CREATE_TOPICS,
+        5,
+        topics=[{"name": target, "num_partitions": 1, "replication_factor": 1}],
+    )
     configure(raw, 2, target, errors_deadletterqueue_group_enable="true")
     configure(
         raw,
@@ -287,12 +317,15 @@ def test_dead_letters(worker: Worker) -> None:
 def transact(raw: Any, topic: str, value: bytes, *, commit: bool) -> None:
     """A transaction with one record."""
     name = f"t-{next(_names)}"
-    own = raw.call(22, 4, transactional_id=name, transaction_timeout=60_000, producer_id=-1,
-                   producer_epoch=-1)  # fmt: skip
+    own = raw.call(
+        ApiKey.INIT_PRODUCER_ID, 4, transactional_id=name, transaction_timeout=60_000,
+        producer_id=-1, producer_epoch=-1,
+    )  # fmt: skip
     assert own["error_code"] == 0, own
     who = {"producer_id": own["producer_id"], "producer_epoch": own["producer_epoch"]}
     added = raw.call(
-        24, 3, v3_and_below_transactional_id=name, v3_and_below_producer_id=who["producer_id"],
+        ApiKey.ADD_PARTITIONS_TO_TXN, 3, v3_and_below_transactional_id=name,
+        v3_and_below_producer_id=who["producer_id"],
         v3_and_below_producer_epoch=who["producer_epoch"],
         v3_and_below_topics=[{"name": topic, "partitions": [0]}],
     )  # fmt: skip
@@ -301,10 +334,12 @@ def transact(raw: Any, topic: str, value: bytes, *, commit: bool) -> None:
     batch = batches.build([(None, value)], base_sequence=0, attributes=0x10, **who)
     part = {"index": 0, "records": bytes(batch)}
     data = [{"name": topic, "partition_data": [part]}]
-    sent = raw.call(0, 9, transactional_id=name, acks=-1, timeout=1000, topic_data=data)
+    sent = raw.call(
+        ApiKey.PRODUCE, 9, transactional_id=name, acks=-1, timeout=1000, topic_data=data
+    )
     assert sent["responses"][0]["partition_responses"][0]["error_code"] == 0, sent
     if commit is not None:
-        ended = raw.call(26, 3, transactional_id=name, committed=commit, **who)
+        ended = raw.call(ApiKey.END_TXN, 3, transactional_id=name, committed=commit, **who)
         assert ended["error_code"] == 0, ended
 
 

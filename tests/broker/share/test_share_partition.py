@@ -14,7 +14,7 @@ from tests.effort import rounds
 
 from penstock.broker.share.model import Ack, AckType, Acquired, Rules, Run, Span, State
 from penstock.broker.share.partition import SharePartition
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 ACCEPT, RELEASE, REJECT, RENEW, GAP = (
     [AckType.ACCEPT],
@@ -55,7 +55,7 @@ def test_records_go_to_one_member_each() -> None:
     assert take(partition, "b", 3) == [(3, 5, 1)]
     assert partition.acknowledge(0, "a", [Ack(0, 2, ACCEPT)]) is None
     assert partition.start_offset == 3
-    assert partition.acknowledge(0, "a", [Ack(3, 3, ACCEPT)]) is ErrorCode.invalid_record_state
+    assert partition.acknowledge(0, "a", [Ack(3, 3, ACCEPT)]) is ErrorCode.INVALID_RECORD_STATE
 
 
 def test_batches_are_handed_out_whole() -> None:
@@ -103,7 +103,7 @@ def test_lock_ends() -> None:
     assert not partition.tick(999)
     assert partition.tick(1000)
     assert take(partition, "b", 1, now=1000) == [(0, 0, 2)]
-    assert partition.acknowledge(1000, "a", [Ack(0, 0, ACCEPT)]) is ErrorCode.invalid_record_state
+    assert partition.acknowledge(1000, "a", [Ack(0, 0, ACCEPT)]) is ErrorCode.INVALID_RECORD_STATE
 
 
 def test_renewal() -> None:
@@ -115,7 +115,7 @@ def test_renewal() -> None:
     assert partition.tick(1900)
     partition.rules = replace(RULES, may_renew=False)
     take(partition, "a", 1)
-    assert partition.acknowledge(0, "a", [Ack(0, 0, RENEW)]) is ErrorCode.invalid_request
+    assert partition.acknowledge(0, "a", [Ack(0, 0, RENEW)]) is ErrorCode.INVALID_REQUEST
 
 
 def test_an_acknowledgement_is_whole_or_nothing() -> None:
@@ -123,9 +123,9 @@ def test_an_acknowledgement_is_whole_or_nothing() -> None:
     partition = SharePartition(RULES, 0)
     take(partition, "a", 2)
     wrong = [Ack(0, 0, ACCEPT), Ack(1, 2, ACCEPT)]
-    assert partition.acknowledge(0, "a", wrong) is ErrorCode.invalid_record_state
+    assert partition.acknowledge(0, "a", wrong) is ErrorCode.INVALID_RECORD_STATE
     assert partition.counts.acquired == 2
-    assert partition.acknowledge(0, "a", [Ack(0, 1, [1, 1, 1])]) is ErrorCode.invalid_request
+    assert partition.acknowledge(0, "a", [Ack(0, 1, [1, 1, 1])]) is ErrorCode.INVALID_REQUEST
     mixed = Ack(0, 1, [AckType.RELEASE, AckType.ACCEPT])
     assert partition.acknowledge(0, "a", [mixed]) is None
     assert [run.state for run in partition.runs] == [State.AVAILABLE, State.DONE]

@@ -15,7 +15,8 @@ from tests.peers import kafka_peer
 
 import penstock as ps
 from penstock.broker import BrokerProcess
-from penstock.client.share import GROUP, ShareClient
+from penstock.client.share import ShareClient
+from penstock.wire.protocol import ConfigResource
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
 TOOLS = "org.apache.kafka.tools"
@@ -154,7 +155,7 @@ def test_our_queue_on_kafka(kafka: Any, tmp_path: Path) -> None:
         ps.Queue("jobs", broker.address, lock="15s") as other,
         ShareClient(broker.address) as client,
     ):
-        client.configure(GROUP, "jobs", {"share.auto.offset.reset": "earliest"})
+        client.configure(ConfigResource.GROUP, "jobs", {"share.auto.offset.reset": "earliest"})
         for i in range(6):
             queue.put(str(i))
         done = []

@@ -10,7 +10,7 @@ from share_worker import ACCEPT, FETCH, Worker
 from tests.patience import wait_until
 
 from penstock.wire import batches
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 Connect = Callable[[str], Any]
 
@@ -37,10 +37,10 @@ def test_session_epochs(worker: Worker) -> None:
     worker.session_epoch = 7
     worker.send_fetch()
     answer = worker.raw.receive(FETCH, 2)
-    assert answer["error_code"] == ErrorCode.invalid_share_session_epoch
+    assert answer["error_code"] == ErrorCode.INVALID_SHARE_SESSION_EPOCH
     worker.id = "nobody"
     worker.send_fetch()
-    assert worker.raw.receive(FETCH, 2)["error_code"] == ErrorCode.share_session_not_found
+    assert worker.raw.receive(FETCH, 2)["error_code"] == ErrorCode.SHARE_SESSION_NOT_FOUND
 
 
 def test_end_of_a_session_gives_records_back(worker: Worker, second: Worker) -> None:
@@ -87,13 +87,13 @@ def test_a_fault_is_reported_once_at_once(worker: Worker, second: Worker) -> Non
     worker.topic_id = uuid.uuid4()
     worker.send_fetch(wait=60_000)
     answer = worker.raw.receive(FETCH, 2)
-    assert codes(answer) == {worker.topic_id: ErrorCode.unknown_topic_id}
+    assert codes(answer) == {worker.topic_id: ErrorCode.UNKNOWN_TOPIC_ID}
     worker.send_fetch(wait=60_000)
     for _ in range(3):
         second.beat()  # so that the fetch is under way
     second.raw.produce(worker.topic, batches.build([(None, b"more")]))
     found = codes(worker.raw.receive(FETCH, 2))
-    assert found == {worker.topic_id: ErrorCode.unknown_topic_id, known: ErrorCode.none}
+    assert found == {worker.topic_id: ErrorCode.UNKNOWN_TOPIC_ID, known: ErrorCode.NONE}
 
 
 def codes(answer: dict[str, Any]) -> dict[uuid.UUID, int]:

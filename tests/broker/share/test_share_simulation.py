@@ -30,7 +30,7 @@ from penstock.broker.storage.topics import Topics
 from penstock.log.disk.journal import Journal
 from penstock.log.disk.memory import MemoryFiles
 from penstock.wire import batches
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 LIMIT = 3
 LOCK_MS = 2_000
@@ -351,7 +351,7 @@ class World:
             if kind == ACCEPT and not code:
                 self.accepted.add(offset)
             if code:
-                assert code == ErrorCode.invalid_record_state, code
+                assert code == ErrorCode.INVALID_RECORD_STATE, code
 
     @property
     def state(self) -> Any:

@@ -19,6 +19,7 @@ from confluent_kafka import Consumer, TopicPartition
 from tests.patience import PATIENCE_S, wait_until
 
 from penstock.wire import batches
+from penstock.wire.protocol import ApiKey
 
 Connect = Callable[[str], Any]
 Records = list[tuple[int, bytes, bytes | None]]
@@ -268,7 +269,9 @@ class Tiered(Plain):
         with self.connect(self.address) as raw:
             part = {"partition_index": 0, "timestamp": -4, "current_leader_epoch": -1}
             wanted = [{"name": self.topic, "partitions": [part]}]
-            answer = raw.call(2, 9, replica_id=-1, isolation_level=0, topics=wanted)
+            answer = raw.call(
+                ApiKey.LIST_OFFSETS, 9, replica_id=-1, isolation_level=0, topics=wanted
+            )
         return int(answer["topics"][0]["partitions"][0]["offset"])
 
 

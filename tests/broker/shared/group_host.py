@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.broker.groups.classic import Groups
 from penstock.broker.groups.classic_members import Group, GroupState, Join, Reply, Sync
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 SESSION_MS = 10_000
 REBALANCE_MS = 30_000

@@ -6,6 +6,7 @@ import uuid
 from typing import Any
 
 from penstock.wire import batches
+from penstock.wire.protocol import ApiKey
 
 HEARTBEAT, DESCRIBE, FETCH, ACKNOWLEDGE = 76, 77, 78, 79
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
@@ -19,13 +20,15 @@ def configure(raw: Any, kind: int, name: str, **settings: str) -> None:
         for key, value in settings.items()
     ]
     resource = {"resource_type": kind, "resource_name": name, "configs": configs}
-    answer = raw.call(44, 1, resources=[resource], validate_only=False)
+    answer = raw.call(
+        ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=False
+    )
     assert answer["responses"][0]["error_code"] == 0, answer
 
 
 def topic_id(raw: Any, name: str) -> uuid.UUID:
     """A topic's id."""
-    answer = raw.call(3, 12, topics=[{"name": name, "topic_id": uuid.UUID(int=0)}])
+    answer = raw.call(ApiKey.METADATA, 12, topics=[{"name": name, "topic_id": uuid.UUID(int=0)}])
     found: uuid.UUID = answer["topics"][0]["topic_id"]
     return found
 

@@ -18,7 +18,7 @@ from penstock.broker.groups.classic import Groups
 from penstock.broker.groups.classic_members import Join, Reply
 from penstock.broker.groups.consumer_members import Beat
 from penstock.broker.groups.mixed import MixedGroups
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 SESSION_MS: Final = 10_000
 REBALANCE_MS: Final = 15_000
@@ -193,10 +193,10 @@ class ClassicMember:
 
     def joined(self, fields: dict[str, Any]) -> None:
         match fields["error_code"]:
-            case ErrorCode.none:
+            case ErrorCode.NONE:
                 self.member, self.generation = fields["member_id"], fields["generation_id"]
                 self.sync(fields["members"])
-            case ErrorCode.member_id_required:
+            case ErrorCode.MEMBER_ID_REQUIRED:
                 self.member = fields["member_id"]
                 self.join()
             case _:
@@ -295,14 +295,14 @@ class ModernClient:
         if fields is None:
             self.is_full = True
             self.later(100)
-        elif fields["error_code"] == ErrorCode.unreleased_instance_id:
+        elif fields["error_code"] == ErrorCode.UNRELEASED_INSTANCE_ID:
             self.later(1000)
         elif fields["error_code"]:
             assert fields["error_code"] in {
-                ErrorCode.fenced_member_epoch,
-                ErrorCode.unknown_member_id,
-                ErrorCode.fenced_instance_id,
-                ErrorCode.group_id_not_found,
+                ErrorCode.FENCED_MEMBER_EPOCH,
+                ErrorCode.UNKNOWN_MEMBER_ID,
+                ErrorCode.FENCED_INSTANCE_ID,
+                ErrorCode.GROUP_ID_NOT_FOUND,
             }, fields
             self.epoch, self.owned, self.is_full = 0, frozenset(), True
             self.later(100)

@@ -20,6 +20,7 @@ from tests.effort import rounds
 from penstock.broker import BrokerProcess
 from penstock.errors import SetupError
 from penstock.wire import batches
+from penstock.wire.protocol import ApiKey
 
 DAMAGES = rounds("PENSTOCK_DAMAGES", quick=2, full=6)
 SEED = int(os.environ.get("PENSTOCK_SEED", "20261121"))
@@ -63,7 +64,13 @@ def truth(request: Any, tmp_path_factory: pytest.TempPathFactory, connect_any: C
                 found.batches[partition][answer["base_offset"]] = crc
             part = {"partition_index": 0, "committed_offset": n, "committed_metadata": ""}
             commit = [{"name": "t", "partitions": [part]}]
-            raw.call(8, 8, group_id=GROUP, generation_id_or_member_epoch=-1, topics=commit)
+            raw.call(
+                ApiKey.OFFSET_COMMIT,
+                8,
+                group_id=GROUP,
+                generation_id_or_member_epoch=-1,
+                topics=commit,
+            )
         found.committed = BATCHES - 1
         if request.param == "killed":
             broker.kill()
@@ -159,7 +166,7 @@ def serve_all(raw: Any, truth: Truth) -> tuple[int, set[int]]:
 def committed(raw: Any) -> int:
     """The group's offset."""
     asked = [{"name": "t", "partition_indexes": [0]}]
-    answer = raw.call(9, 7, group_id=GROUP, topics=asked)
+    answer = raw.call(ApiKey.OFFSET_FETCH, 7, group_id=GROUP, topics=asked)
     return int(answer["topics"][0]["partitions"][0]["committed_offset"])
 
 

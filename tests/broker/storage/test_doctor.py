@@ -19,6 +19,7 @@ from penstock.log.disk.files import LocalFiles
 from penstock.log.partition import Partition
 from penstock.log.validation import LogConfig
 from penstock.wire import batches
+from penstock.wire.protocol import ApiKey
 
 ROUNDS = rounds("PENSTOCK_DOCTOR_ROUNDS", quick=30, full=150)
 NOW_MS = 1_767_225_600_000
@@ -36,7 +37,9 @@ def healthy(tmp_path_factory, connect_any) -> Path:
             "replication_factor": 1,
             "configs": [{"name": name, "value": value} for name, value in configs.items()],
         }
-        raw.call(19, 5, topics=[wanted, {**wanted, "name": "empty"}], timeout=1000)
+        raw.call(
+            ApiKey.CREATE_TOPICS, 5, topics=[wanted, {**wanted, "name": "empty"}], timeout=1000
+        )
         for number in range(40):
             batch = batches.build(
                 [(b"k", bytes(200))],
@@ -48,7 +51,7 @@ def healthy(tmp_path_factory, connect_any) -> Path:
             assert not raw.produce("t", batch, partition=number % 2, acks=-1)["error_code"]
         part = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
         raw.call(
-            8,
+            ApiKey.OFFSET_COMMIT,
             7,
             group_id="g",
             generation_id_or_member_epoch=-1,

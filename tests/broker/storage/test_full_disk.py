@@ -17,7 +17,7 @@ from penstock.broker.storage.room import Room
 from penstock.log import Journal, LogConfig, Partition, StorageError
 from penstock.log.disk.memory import MemoryFiles
 from penstock.wire import batches
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ApiKey, ErrorCode
 
 DISK_BYTES = 16 << 20
 RESERVE_BYTES = 2 << 20
@@ -54,7 +54,7 @@ def produce_until_refused(raw, topic: str) -> list[int]:
     for _ in range(400):
         answer = raw.produce(topic, batches.build([(None, VALUE)]), acks=-1)
         if answer["error_code"]:
-            assert answer["error_code"] == ErrorCode.kafka_storage_error
+            assert answer["error_code"] == ErrorCode.KAFKA_STORAGE_ERROR
             return offsets
         offsets.append(answer["base_offset"])
     raise AssertionError("the disk never filled up")
@@ -67,7 +67,7 @@ def produce_until_taken(raw, topic: str) -> int:
         answer = raw.produce(topic, batches.build([(None, VALUE)]), acks=-1)
         if not answer["error_code"]:
             return answer["base_offset"]
-        assert answer["error_code"] == ErrorCode.kafka_storage_error
+        assert answer["error_code"] == ErrorCode.KAFKA_STORAGE_ERROR
         assert time.monotonic() < deadline, answer
         time.sleep(0.05)
 
@@ -81,7 +81,7 @@ def commit(raw, topic: str, offset: int) -> int:
         "committed_metadata": "m" * 3000,
     }
     answer = raw.call(
-        8,
+        ApiKey.OFFSET_COMMIT,
         7,
         group_id="g",
         generation_id_or_member_epoch=-1,
@@ -95,7 +95,7 @@ def commit(raw, topic: str, offset: int) -> int:
 def create(raw, topic: str) -> int:
     """Makes a topic; the error."""
     answer = raw.call(
-        19,
+        ApiKey.CREATE_TOPICS,
         5,
         topics=[
             {
@@ -132,7 +132,9 @@ def test_the_reserve_keeps_everything_but_records_going(disk, connect):
         assert create(raw, "another") == 0
         assert raw.fetch("t", written[-1])["error_code"] == 0
         parts = [{"partition_index": 0, "offset": written[-1]}]
-        answer = raw.call(21, 1, topics=[{"name": "t", "partitions": parts}], timeout_ms=1000)
+        answer = raw.call(
+            ApiKey.DELETE_RECORDS, 1, topics=[{"name": "t", "partitions": parts}], timeout_ms=1000
+        )
         assert answer["topics"][0]["partitions"][0]["error_code"] == 0
         assert produce_until_taken(raw, "t") >= len(written)
 
@@ -148,8 +150,8 @@ def test_a_disk_that_is_full_to_the_last_byte_passes_by_itself(disk, connect):
             hog = fill_up(disk)
             kept += produce_until_refused(raw, "t")
             codes = {commit(raw, "t", offset) for offset in range(5)}
-            assert codes <= {0, ErrorCode.coordinator_not_available}
-            assert ErrorCode.coordinator_not_available in codes
+            assert codes <= {0, ErrorCode.COORDINATOR_NOT_AVAILABLE}
+            assert ErrorCode.COORDINATOR_NOT_AVAILABLE in codes
             assert raw.fetch("t", 0)["error_code"] == 0
             broker.kill()
         broker.start()  # on the full disk

@@ -23,6 +23,7 @@ from penstock.wire import batches
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
 from peers import cache
 from peers import kafka as apache
+from penstock.wire.protocol import ApiKey
 
 Connect = Callable[[str], Any]
 NOW_MS = time.time_ns() // 1_000_000
@@ -37,7 +38,11 @@ def holey(tmp_path_factory: pytest.TempPathFactory, connect_any: Connect) -> Ite
     """
     broker = BrokerProcess(tmp_path_factory.mktemp("holes") / "data").start()
     with connect_any(broker.address) as raw:
-        raw.call(19, 5, topics=[{"name": "t", "num_partitions": 1, "replication_factor": 1}])
+        raw.call(
+            ApiKey.CREATE_TOPICS,
+            5,
+            topics=[{"name": "t", "num_partitions": 1, "replication_factor": 1}],
+        )
         for n in range(6):
             one = batches.build([(b"k", bytes(20_000))] * 2, timestamps_ms=[NOW_MS + n] * 2)
             raw.produce("t", one, acks=-1)
@@ -165,14 +170,14 @@ def test_times_and_deletions_pass_over_holes(holey: str, connect: Connect) -> No
     def offset_for(raw: Any, timestamp: int) -> int:
         part = {"partition_index": 0, "timestamp": timestamp, "current_leader_epoch": -1}
         wanted = [{"name": "t", "partitions": [part]}]
-        answer = raw.call(2, 9, replica_id=-1, isolation_level=1, topics=wanted)
+        answer = raw.call(ApiKey.LIST_OFFSETS, 9, replica_id=-1, isolation_level=1, topics=wanted)
         found: int = answer["topics"][0]["partitions"][0]["offset"]
         return found
 
     def delete(raw: Any, offset: int) -> int:
         part = {"partition_index": 0, "offset": offset}
         topics = [{"name": "t", "partitions": [part]}]
-        answer = raw.call(21, 2, topics=topics, timeout=1000)
+        answer = raw.call(ApiKey.DELETE_RECORDS, 2, topics=topics, timeout=1000)
         found: int = answer["topics"][0]["partitions"][0]["error_code"]
         return found
 

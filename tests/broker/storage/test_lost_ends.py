@@ -24,6 +24,7 @@ from penstock.broker.server import Broker
 from penstock.broker.storage import machine_run
 from penstock.log.errors import DamagedError
 from penstock.wire import batches
+from penstock.wire.protocol import ApiKey
 
 Connect = Callable[[str], Any]
 COUNT = 30
@@ -54,7 +55,9 @@ class Producer:
 
     def __init__(self, raw: Any, name: str) -> None:
         self.raw, self.name = raw, name
-        answer = raw.call(22, 4, transactional_id=name, transaction_timeout=60_000)
+        answer = raw.call(
+            ApiKey.INIT_PRODUCER_ID, 4, transactional_id=name, transaction_timeout=60_000
+        )
         self.id, self.epoch = answer["producer_id"], answer["producer_epoch"]
         self.sequences: dict[str, int] = {}
 
@@ -67,7 +70,9 @@ class Producer:
             "v3_and_below_topics": [{"name": one, "partitions": [0]} for one in topics],
         }
         while True:
-            results = self.raw.call(24, 3, **fields)["results_by_topic_v3_and_below"]
+            results = self.raw.call(ApiKey.ADD_PARTITIONS_TO_TXN, 3, **fields)[
+                "results_by_topic_v3_and_below"
+            ]
             if not results[0]["results_by_partition"][0]["partition_error_code"]:
                 break
         for topic in topics:
@@ -84,11 +89,16 @@ class Producer:
                 part = {"index": 0, "records": bytes(one)}
                 data = [{"name": topic, "partition_data": [part]}]
                 answer = self.raw.call(
-                    0, 9, transactional_id=self.name, acks=-1, timeout=1000, topic_data=data
+                    ApiKey.PRODUCE,
+                    9,
+                    transactional_id=self.name,
+                    acks=-1,
+                    timeout=1000,
+                    topic_data=data,
                 )
                 assert not answer["responses"][0]["partition_responses"][0]["error_code"]
         ended = self.raw.call(
-            26,
+            ApiKey.END_TXN,
             3,
             transactional_id=self.name,
             producer_id=self.id,
@@ -102,7 +112,9 @@ def commit(raw: Any, group: str, offset: int) -> None:
     """A group has read `t` up to there."""
     part = {"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}
     topics = [{"name": "t", "partitions": [part]}]
-    raw.call(8, 8, group_id=group, generation_id_or_member_epoch=-1, topics=topics)
+    raw.call(
+        ApiKey.OFFSET_COMMIT, 8, group_id=group, generation_id_or_member_epoch=-1, topics=topics
+    )
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +124,9 @@ def killed(tmp_path_factory: pytest.TempPathFactory, connect_any: Connect) -> Ki
     broker = BrokerProcess(found.data)
     with broker, connect_any(broker.address) as raw:
         topic = {"num_partitions": 1, "replication_factor": 1}
-        raw.call(19, 5, topics=[{"name": one, **topic} for one in ("t", "u", "a", "b")])
+        raw.call(
+            ApiKey.CREATE_TOPICS, 5, topics=[{"name": one, **topic} for one in ("t", "u", "a", "b")]
+        )
         for n in range(COUNT):
             assert not raw.produce("t", batch(n), acks=-1)["error_code"]
             assert not raw.produce("u", batch(n), acks=-1)["error_code"]
@@ -123,7 +137,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory, connect_any: Connect) -> Ki
         producer.run("a", count=3, commit=False)
         journal = found.data / "transactions/state.journal"
         wait_until(lambda: journal.read_bytes().count(b'["done"') == 2, "markers to be durable")
-        wait_until(lambda: not raw.call(32, 1, resources=[])["results"])
+        wait_until(lambda: not raw.call(ApiKey.DESCRIBE_CONFIGS, 1, resources=[])["results"])
         broker.kill()
     for name in ("t", "u", "a", "b"):
         data = (found.data / f"topics/{name}/0/{0:020d}.log").read_bytes()

@@ -29,6 +29,7 @@ from penstock.errors import SetupError
 from penstock.log.disk import documents
 from penstock.log.disk.files import LocalFiles
 from penstock.wire import batches
+from penstock.wire.protocol import ApiKey
 
 Connect = Callable[[str], Any]
 Write = Callable[[str, list[str]], list[int]]
@@ -98,7 +99,7 @@ def create(connect: Connect, address: str, *names: str) -> None:
     """Makes topics of one partition."""
     wanted = [{"name": one, "num_partitions": 1, "replication_factor": 1} for one in names]
     with connect(address) as raw:
-        answer = raw.call(19, 5, topics=wanted, timeout=1000)
+        answer = raw.call(ApiKey.CREATE_TOPICS, 5, topics=wanted, timeout=1000)
     assert [one["error_code"] for one in answer["topics"]] == [0] * len(names)
 
 
@@ -155,10 +156,22 @@ def test_ids_that_no_partition_knows_count_too(kept: Kept, connect: Connect) -> 
     """Those of transactional ids that have written nothing yet."""
     with kept.served() as address, connect(address) as raw:
         create(connect, address, "t")
-        first = raw.call(22, 4, transactional_id="a", transaction_timeout=9000, producer_id=-1)
+        first = raw.call(
+            ApiKey.INIT_PRODUCER_ID,
+            4,
+            transactional_id="a",
+            transaction_timeout=9000,
+            producer_id=-1,
+        )
     (kept.data / "producer_ids.json").unlink()
     with kept.served() as address, connect(address) as raw:
-        second = raw.call(22, 4, transactional_id="b", transaction_timeout=9000, producer_id=-1)
+        second = raw.call(
+            ApiKey.INIT_PRODUCER_ID,
+            4,
+            transactional_id="b",
+            transaction_timeout=9000,
+            producer_id=-1,
+        )
     assert second["producer_id"] == first["producer_id"] + 1 + SKIPPED
 
 
@@ -207,14 +220,18 @@ def test_a_topic_without_its_description_is_refused_alone(
         assert "The topic isn't served" in found.text
         with kept.served() as address, connect(address) as raw:
             wanted = {"name": "t", "num_partitions": 1, "replication_factor": 1}
-            (made,) = raw.call(19, 5, topics=[wanted], timeout=1000)["topics"]
+            (made,) = raw.call(ApiKey.CREATE_TOPICS, 5, topics=[wanted], timeout=1000)["topics"]
             assert made["error_code"] == TOPIC_EXISTS
             assert "The topic isn't served" in made["error_message"]
-            (gone,) = raw.call(20, 5, topic_names=["t"], timeout=1000)["responses"]
+            (gone,) = raw.call(ApiKey.DELETE_TOPICS, 5, topic_names=["t"], timeout=1000)[
+                "responses"
+            ]
             assert gone["error_code"] == STORAGE_ERROR
-            asked = raw.call(3, 9, topics=[{"name": "t"}], allow_auto_topic_creation=True)
+            asked = raw.call(
+                ApiKey.METADATA, 9, topics=[{"name": "t"}], allow_auto_topic_creation=True
+            )
             assert [one["error_code"] for one in asked["topics"]] == [STORAGE_ERROR]
-            listed = raw.call(3, 9, topics=None)["topics"]
+            listed = raw.call(ApiKey.METADATA, 9, topics=None)["topics"]
             codes = {one["name"]: one["error_code"] for one in listed}
             assert codes == {"other": 0, "t": STORAGE_ERROR}
     assert "The topic isn't served" in kept.said
@@ -249,20 +266,30 @@ def test_a_transaction_waits_for_a_topic_that_is_refused(kept: Kept, connect: Co
     """What is committed meanwhile is committed there as well once it is served again."""
     with kept.served() as address, connect(address) as raw:
         create(connect, address, "t", "other")
-        known = raw.call(22, 4, transactional_id="x", transaction_timeout=900_000, producer_id=-1)
+        known = raw.call(
+            ApiKey.INIT_PRODUCER_ID,
+            4,
+            transactional_id="x",
+            transaction_timeout=900_000,
+            producer_id=-1,
+        )
         who = {"producer_id": known["producer_id"], "producer_epoch": known["producer_epoch"]}
         names = [{"name": name, "partitions": [0]} for name in ("t", "other")]
         both = {"transactional_id": "x", **who, "topics": names}
-        raw.call(24, 3, **{f"v3_and_below_{key}": value for key, value in both.items()})
+        raw.call(
+            ApiKey.ADD_PARTITIONS_TO_TXN,
+            3,
+            **{f"v3_and_below_{key}": value for key, value in both.items()},
+        )
         for name in ("t", "other"):
             batch = batches.build([(None, b"v")], base_sequence=0, attributes=0x10, **who)
             data = [{"name": name, "partition_data": [{"index": 0, "records": bytes(batch)}]}]
             fields = {"transactional_id": "x", "acks": -1, "timeout": 1000, "topic_data": data}
-            (part,) = raw.call(0, 9, **fields)["responses"][0]["partition_responses"]
+            (part,) = raw.call(ApiKey.PRODUCE, 9, **fields)["responses"][0]["partition_responses"]
             assert part["error_code"] == 0
     with damaged(kept.data / "topics" / "t" / "topic.json", "torn"):
         with kept.served() as address, connect(address) as raw:
-            ended = raw.call(26, 3, transactional_id="x", **who, committed=True)
+            ended = raw.call(ApiKey.END_TXN, 3, transactional_id="x", **who, committed=True)
             assert ended["error_code"] == 0
             assert read(address, "other") == ["v"]
         with kept.served():  # what waits is not taken for done by another start

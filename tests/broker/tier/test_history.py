@@ -29,6 +29,7 @@ from penstock.broker.storage.topics import Topics
 from penstock.broker.tier import iceberg, tables
 from penstock.broker.tier.iceberg import Iceberg
 from penstock.broker.tier.tables import Chunk, HistoryError, HistoryTable
+from penstock.wire.protocol import ApiKey
 
 NOW = 1_700_000_000_000
 SCHEMA = Schema.parse("user BIGINT NOT NULL, key STRING, at TIMESTAMP")
@@ -260,14 +261,21 @@ def test_a_brokers_topic_is_a_table(tmp_path: Path, connect: Callable[[str], Any
         with connect(broker.address) as raw:
             configs = [{"name": name, "value": text} for name, text in settings.items()]
             wanted = {"name": "t", "num_partitions": 1, "replication_factor": 1, "configs": configs}
-            assert raw.call(19, 5, topics=[wanted], timeout=1000)["topics"][0]["error_code"] == 0
+            assert (
+                raw.call(ApiKey.CREATE_TOPICS, 5, topics=[wanted], timeout=1000)["topics"][0][
+                    "error_code"
+                ]
+                == 0
+            )
             for start in range(0, 200, 10):
                 raw.produce("t", chunk(start, 10).data, acks=-1)
             change = {
                 "name": "penstock.iceberg.table", "config_operation": 0, "value": "shop.events"
             }  # fmt: skip
             resource = {"resource_type": 2, "resource_name": "t", "configs": [change]}
-            answer = raw.call(44, 1, resources=[resource], validate_only=False)
+            answer = raw.call(
+                ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=False
+            )
             assert answer["responses"][0]["error_code"] == 0
         broker.kill()
         broker.start()
@@ -298,7 +306,12 @@ def test_a_damaged_stretch_does_not_hold_up_the_table(
     with BrokerProcess(tmp_path / "data") as broker, connect(broker.address) as raw:
         configs = [{"name": name, "value": text} for name, text in settings.items()]
         wanted = {"name": "t", "num_partitions": 1, "replication_factor": 1, "configs": configs}
-        assert raw.call(19, 5, topics=[wanted], timeout=1000)["topics"][0]["error_code"] == 0
+        assert (
+            raw.call(ApiKey.CREATE_TOPICS, 5, topics=[wanted], timeout=1000)["topics"][0][
+                "error_code"
+            ]
+            == 0
+        )
         for _ in range(6):
             raw.produce("t", batches.build([(None, bytes(20_000))] * 2), acks=-1)
     file = tmp_path / "data/topics/t/0/00000000000000000000.log"

@@ -31,6 +31,7 @@ from penstock.client.tables.history import TopicTable, catalog_loader, open_tabl
 from penstock.client.tables.old_records import OldRecords
 from penstock.core.schema import Schema
 from penstock.errors import CorruptError, UserError
+from penstock.wire.protocol import ApiKey
 
 COUNT = 400
 TIME_MS = 1_700_000_000_000
@@ -249,7 +250,9 @@ def test_the_command_is_killed_resumed_and_outlives_the_log(world: World, tmp_pa
     assert sum(lost.values()) > 50
     with world.connect(world.address) as raw:
         parts = [{"partition_index": p, "offset": upto} for p, upto in lost.items()]
-        raw.call(21, 2, topics=[{"name": topic, "partitions": parts}], timeout_ms=1000)
+        raw.call(
+            ApiKey.DELETE_RECORDS, 2, topics=[{"name": topic, "partitions": parts}], timeout_ms=1000
+        )
     assert len(world.rows(topic)) == len(original) - sum(lost.values())
 
     def penstock(*arguments: str) -> subprocess.Popen[str]:

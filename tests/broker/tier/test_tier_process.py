@@ -21,6 +21,7 @@ from tests.ports import free_port
 from penstock.broker import BrokerProcess
 from penstock.broker.doctor import Level, examine
 from penstock.wire import batches
+from penstock.wire.protocol import ApiKey
 
 SMALL = {
     "segment.bytes": "2000",
@@ -39,7 +40,9 @@ def create(raw: Any, topic: str, partitions: int = 1, **settings: str) -> int:
         "replication_factor": 1,
         "configs": [{"name": name, "value": value} for name, value in settings.items()],
     }
-    code: int = raw.call(19, 5, topics=[wanted], timeout=1000)["topics"][0]["error_code"]
+    code: int = raw.call(ApiKey.CREATE_TOPICS, 5, topics=[wanted], timeout=1000)["topics"][0][
+        "error_code"
+    ]
     return code
 
 
@@ -72,7 +75,7 @@ def read_all(
 def offset_for(raw: Any, topic: str, timestamp: int) -> tuple[int, int]:
     part = {"partition_index": 0, "timestamp": timestamp, "current_leader_epoch": -1}
     wanted = [{"name": topic, "partitions": [part]}]
-    answer = raw.call(2, 9, replica_id=-1, isolation_level=0, topics=wanted)
+    answer = raw.call(ApiKey.LIST_OFFSETS, 9, replica_id=-1, isolation_level=0, topics=wanted)
     found = answer["topics"][0]["partitions"][0]
     assert found["error_code"] == 0
     return found["offset"], found["timestamp"]
@@ -306,11 +309,13 @@ def test_a_partition_of_which_nothing_is_left_keeps_no_broker_from_starting(
         refused = raw.produce("t", batches.build([(b"k", b"v")]), acks=-1)
         assert refused["error_code"] == STORAGE_ERROR
         asked = [{"partition_index": 0, "offset": 20}]
-        deleted = raw.call(21, 2, topics=[{"name": "t", "partitions": asked}], timeout_ms=1000)
+        deleted = raw.call(
+            ApiKey.DELETE_RECORDS, 2, topics=[{"name": "t", "partitions": asked}], timeout_ms=1000
+        )
         assert deleted["topics"][0]["partitions"][0]["error_code"] == STORAGE_ERROR
         asked = [{"partition": 0, "current_leader_epoch": -1, "leader_epoch": 0}]
         wanted = [{"topic": "t", "partitions": asked}]
-        ends = raw.call(23, 4, replica_id=-1, topics=wanted)
+        ends = raw.call(ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, replica_id=-1, topics=wanted)
         assert ends["topics"][0]["partitions"][0]["error_code"] == STORAGE_ERROR
         shutil.rmtree(store)  # the other topic's list may have been put there meanwhile
         store.with_name("away").rename(store)
@@ -333,12 +338,14 @@ def test_deleting_removes_what_is_in_the_store(
         settle(tiered, raw, "t", 20)
         before = len(segments_in(store))
         part = {"partition_index": 0, "offset": 15}
-        raw.call(21, 2, topics=[{"name": "t", "partitions": [part]}], timeout_ms=1000)
+        raw.call(
+            ApiKey.DELETE_RECORDS, 2, topics=[{"name": "t", "partitions": [part]}], timeout_ms=1000
+        )
         wait_until(lambda: len(segments_in(store)) < before)
         assert int(segments_in(store)[0][:20]) <= 15
         assert raw.fetch("t", 14)["error_code"] == 1
         assert read_all(raw, "t", 15, 40) == list(range(15, 40))
-        raw.call(20, 6, topics=[{"name": "t", "topic_id": None}], timeout_ms=1000)
+        raw.call(ApiKey.DELETE_TOPICS, 6, topics=[{"name": "t", "topic_id": None}], timeout_ms=1000)
         wait_until(lambda: not files_in(store))
         assert create(raw, "t", **SMALL) == 0
 
@@ -353,7 +360,7 @@ def test_a_topic_deleted_without_its_store_is_removed_there_later(
         fill(raw, "t", 40)
         settle(tiered, raw, "t", 20)
         store.rename(store.with_name("away"))
-        raw.call(20, 6, topics=[{"name": "t", "topic_id": None}], timeout_ms=1000)
+        raw.call(ApiKey.DELETE_TOPICS, 6, topics=[{"name": "t", "topic_id": None}], timeout_ms=1000)
         create(raw, "t", **SMALL)
         fill(raw, "t", 5)
     tiered.kill()
@@ -382,7 +389,9 @@ def test_settings_that_contradict_each_other_are_refused(
                 for name, value in values.items()
             ]
             wanted = {"resource_type": 2, "resource_name": "a", "configs": configs}
-            answer = own.call(44, 1, resources=[wanted], validate_only=False)
+            answer = own.call(
+                ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[wanted], validate_only=False
+            )
             code: int = answer["responses"][0]["error_code"]
             return code
 
@@ -457,7 +466,7 @@ def test_s3(tmp_path: Path, s3: S3, connect: Callable[[str], Any]) -> None:
         assert s3.objects()
         assert all(one.startswith("some/prefix/") for one in s3.objects())
         assert read_all(raw, "t", 0, 30) == list(range(30))
-        raw.call(20, 6, topics=[{"name": "t", "topic_id": None}], timeout_ms=1000)
+        raw.call(ApiKey.DELETE_TOPICS, 6, topics=[{"name": "t", "topic_id": None}], timeout_ms=1000)
         wait_until(lambda: not s3.objects())
     kept = (tmp_path / "data" / "cluster.json").read_text()
     assert "secret" not in kept

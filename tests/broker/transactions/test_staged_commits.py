@@ -28,7 +28,7 @@ from penstock.log.partition import Partition
 from penstock.log.validation import LogConfig
 from penstock.wire import batches
 from penstock.wire.batches import DURABLE_LATER
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 CONFIG = LogConfig(retention_ms=-1, timestamp_after_max_ms=1 << 60)
 PLACES = [("t", 0), ("u", 0)]
@@ -207,7 +207,7 @@ def test_a_crash_before_the_records_are_durable_aborts(
         assert there == [index in synced_logs for index in range(2)]
         assert world.aborted() == [one and not is_whole for one in there]
     again = world.machine.end(0, ID, *world.who, commit=True, bumps=True)
-    assert again.code is (ErrorCode.none if is_whole else ErrorCode.invalid_txn_state)
+    assert again.code is (ErrorCode.NONE if is_whole else ErrorCode.INVALID_TXN_STATE)
 
 
 def test_a_crash_may_leave_a_commit_that_counts(world: World) -> None:
@@ -326,7 +326,7 @@ def test_a_commit_is_aborted_where_a_log_cannot_be_synced(world: World) -> None:
     assert not world.run(world.end())
     assert world.state is State.PREPARE_ABORT  # the failed log takes no marker
     again = world.machine.end(0, ID, *world.who, commit=True, bumps=True)
-    assert again.code is ErrorCode.invalid_txn_state
+    assert again.code is ErrorCode.INVALID_TXN_STATE
     world.crash(keeps_all=True)
     assert world.state is State.COMPLETE_ABORT
     assert world.aborted() == [True, True]

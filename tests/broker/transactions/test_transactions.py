@@ -20,7 +20,7 @@ from penstock.broker.storage.topics import Hosted, Topic
 from penstock.log.disk.journal import bodies_in
 from penstock.log.validation import LogConfig
 from penstock.wire import batches
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ApiKey, ErrorCode
 
 Raw = Any
 _ids = itertools.count()
@@ -46,14 +46,14 @@ class Speaker:
         who = (self.producer_id, self.epoch) if expect else (-1, -1)
         while True:
             answer = self.raw.call(
-                22,
+                ApiKey.INIT_PRODUCER_ID,
                 version,
                 transactional_id=self.tid,
                 transaction_timeout=timeout,
                 producer_id=who[0],
                 producer_epoch=who[1],
             )
-            if answer["error_code"] != ErrorCode.concurrent_transactions:
+            if answer["error_code"] != ErrorCode.CONCURRENT_TRANSACTIONS:
                 break
         if not answer["error_code"]:
             self.producer_id, self.epoch = answer["producer_id"], answer["producer_epoch"]
@@ -67,7 +67,11 @@ class Speaker:
             "producer_epoch": self.epoch if epoch is None else epoch,
             "topics": [{"name": self.topic, "partitions": list(partitions)}],
         }
-        answer = self.raw.call(24, version, **{f"v3_and_below_{k}": v for k, v in fields.items()})
+        answer = self.raw.call(
+            ApiKey.ADD_PARTITIONS_TO_TXN,
+            version,
+            **{f"v3_and_below_{k}": v for k, v in fields.items()},
+        )
         found = answer["results_by_topic_v3_and_below"][0]["results_by_partition"]
         return [one["partition_error_code"] for one in found]
 
@@ -86,7 +90,7 @@ class Speaker:
         part = {"index": partition, "records": bytes(batch)}
         data = [{"name": self.topic, "partition_data": [part]}]
         fields = {"transactional_id": self.tid, "acks": -1, "timeout": 1000, "topic_data": data}
-        answer = self.raw.call(0, version, **fields)
+        answer = self.raw.call(ApiKey.PRODUCE, version, **fields)
         return int(answer["responses"][0]["partition_responses"][0]["error_code"])
 
     def end(
@@ -94,7 +98,7 @@ class Speaker:
     ) -> int:
         """EndTxn; its error code. The epoch goes on as the answer says."""
         answer = self.raw.call(
-            26,
+            ApiKey.END_TXN,
             version,
             transactional_id=self.tid,
             producer_id=self.producer_id,
@@ -108,7 +112,9 @@ class Speaker:
 
     def describe(self) -> tuple[str, int]:
         """The state and epoch that the coordinator knows."""
-        (found,) = self.raw.call(65, 0, transactional_ids=[self.tid])["transaction_states"]
+        (found,) = self.raw.call(ApiKey.DESCRIBE_TRANSACTIONS, 0, transactional_ids=[self.tid])[
+            "transaction_states"
+        ]
         return found["transaction_state"], found["producer_epoch"]
 
     def commit_offset(
@@ -117,7 +123,7 @@ class Speaker:
         """TxnOffsetCommit; its error code."""
         part = {"partition_index": 0, "committed_offset": offset, "committed_metadata": "m"}
         answer = self.raw.call(
-            28,
+            ApiKey.TXN_OFFSET_COMMIT,
             version,
             transactional_id=self.tid,
             group_id=group,
@@ -133,7 +139,9 @@ class Speaker:
         part = {"partition_index": partition, "timestamp": -1}
         topics = [{"name": self.topic, "partitions": [part]}]
         found = [
-            self.raw.call(2, 7, replica_id=-1, isolation_level=level, topics=topics)
+            self.raw.call(
+                ApiKey.LIST_OFFSETS, 7, replica_id=-1, isolation_level=level, topics=topics
+            )
             for level in (0, 1)
         ]
         high, stable = (one["topics"][0]["partitions"][0]["offset"] for one in found)
@@ -142,7 +150,9 @@ class Speaker:
     def fetched(self, group: str, *, stable: bool = True) -> tuple[int, int]:
         """OffsetFetch: error code and offset."""
         topics = [{"name": self.topic, "partition_indexes": [0]}]
-        answer = self.raw.call(9, 7, group_id=group, topics=topics, require_stable=stable)
+        answer = self.raw.call(
+            ApiKey.OFFSET_FETCH, 7, group_id=group, topics=topics, require_stable=stable
+        )
         part = answer["topics"][0]["partitions"][0]
         return part["error_code"], part["committed_offset"]
 
@@ -158,14 +168,14 @@ def speaker(raw: Raw, tid: str, topic: str) -> Speaker:
 def test_a_fenced_producer_is_told_so(speaker: Speaker) -> None:
     """It is not told of lost records: its successor's aren't its own."""
     former = speaker.epoch
-    assert speaker.produce(0) == ErrorCode.none
-    assert speaker.init() == ErrorCode.none
-    assert speaker.produce(0) == ErrorCode.none
+    assert speaker.produce(0) == ErrorCode.NONE
+    assert speaker.init() == ErrorCode.NONE
+    assert speaker.produce(0) == ErrorCode.NONE
     fenced = speaker.end(commit=True, epoch=former, penstock_records=1)
-    assert fenced == ErrorCode.producer_fenced
+    assert fenced == ErrorCode.PRODUCER_FENCED
     missed = speaker.end(commit=True, penstock_records=2)
-    assert missed == ErrorCode.transaction_abortable
-    assert speaker.end(commit=True, penstock_records=1) == ErrorCode.none
+    assert missed == ErrorCode.TRANSACTION_ABORTABLE
+    assert speaker.end(commit=True, penstock_records=1) == ErrorCode.NONE
 
 
 # -- the protocol, as Kafka 4.3.1 was seen to answer ----------------------------------------------
@@ -173,9 +183,9 @@ def test_a_fenced_producer_is_told_so(speaker: Speaker) -> None:
 
 def test_first_version_of_the_protocol(speaker: Speaker) -> None:
     """Partitions are added, written to and committed under one epoch."""
-    assert speaker.produce(0, version=9) == ErrorCode.invalid_txn_state
-    assert speaker.produce(0, version=11) == ErrorCode.transaction_abortable
-    assert speaker.end(commit=True, version=4) == ErrorCode.invalid_txn_state
+    assert speaker.produce(0, version=9) == ErrorCode.INVALID_TXN_STATE
+    assert speaker.produce(0, version=11) == ErrorCode.TRANSACTION_ABORTABLE
+    assert speaker.end(commit=True, version=4) == ErrorCode.INVALID_TXN_STATE
     assert speaker.add(0, 9) == [55, 3]
     assert speaker.add(0) == [0]
     assert speaker.produce(0, version=11) == 0
@@ -185,7 +195,7 @@ def test_first_version_of_the_protocol(speaker: Speaker) -> None:
     assert speaker.ends() == (2, 2)
     assert speaker.describe() == ("CompleteCommit", 0)
     assert speaker.end(commit=True, version=4) == 0  # a repetition
-    assert speaker.end(commit=False, version=4) == ErrorCode.invalid_txn_state
+    assert speaker.end(commit=False, version=4) == ErrorCode.INVALID_TXN_STATE
     assert speaker.add(0, 1) == [0, 0]
     assert speaker.end(commit=False, version=4) == 0
     assert speaker.ends(1) == (1, 1)  # a marker, though nothing was written
@@ -199,11 +209,11 @@ def test_second_version_of_the_protocol(speaker: Speaker) -> None:
     assert speaker.describe() == ("CompleteCommit", 1)
     assert speaker.end(commit=True, epoch=0) == 0  # a repetition
     assert speaker.epoch == 1
-    assert speaker.end(commit=False, epoch=0) == ErrorCode.invalid_txn_state
-    assert speaker.produce(1, epoch=0) == ErrorCode.invalid_producer_epoch
+    assert speaker.end(commit=False, epoch=0) == ErrorCode.INVALID_TXN_STATE
+    assert speaker.produce(1, epoch=0) == ErrorCode.INVALID_PRODUCER_EPOCH
     assert speaker.produce(0) == 0
     assert speaker.end(commit=False) == 0
-    assert speaker.end(commit=True) == ErrorCode.invalid_txn_state  # there is nothing to commit
+    assert speaker.end(commit=True) == ErrorCode.INVALID_TXN_STATE  # there is nothing to commit
     assert speaker.end(commit=False) == 0  # but an abort of nothing gives an epoch
     assert speaker.describe() == ("CompleteAbort", 3)
 
@@ -223,16 +233,20 @@ def test_the_partitions_of_a_request_join_at_once(
     other = batches.build([(None, b"y")], timestamps_ms=[NOW_MS])
     names = {f"{topic}-{one}": [{"index": 0, "records": bytes(batch)}] for one in "ab"}
     wanted = [{"name": n, "num_partitions": 1, "replication_factor": 1} for n in [*names, "plain"]]
-    raw.call(19, 5, topics=wanted, timeout=1000)
+    raw.call(ApiKey.CREATE_TOPICS, 5, topics=wanted, timeout=1000)
     names |= {topic: [{"index": i, "records": bytes(batch)} for i in (1, 7)]}
     names |= {"nowhere": [{"index": 0, "records": bytes(batch)}]}
     names |= {"plain": [{"index": 0, "records": bytes(other)}]}
     data = [{"name": name, "partition_data": parts} for name, parts in names.items()]
-    answer = raw.call(0, 12, transactional_id=tid, acks=-1, timeout=1000, topic_data=data)
+    answer = raw.call(
+        ApiKey.PRODUCE, 12, transactional_id=tid, acks=-1, timeout=1000, topic_data=data
+    )
     codes = [[p["error_code"] for p in one["partition_responses"]] for one in answer["responses"]]
-    unknown = ErrorCode.unknown_topic_or_partition
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert codes == [[0], [0], [0, unknown], [unknown], [0]]
-    (found,) = raw.call(65, 0, transactional_ids=[tid])["transaction_states"]
+    (found,) = raw.call(ApiKey.DESCRIBE_TRANSACTIONS, 0, transactional_ids=[tid])[
+        "transaction_states"
+    ]
     places = {one["topic"]: one["partitions"] for one in found["topics"]}
     assert places == {f"{topic}-a": [0], f"{topic}-b": [0], topic: [1]}
     journal = bodies_in((broker.data / "transactions/state.journal").read_bytes())
@@ -249,27 +263,27 @@ def test_a_new_instance_fences_the_old(raw: Raw, speaker: Speaker, tid: str, top
     assert newer.init() == 0
     assert (newer.producer_id, newer.epoch) == (speaker.producer_id, 2)
     assert newer.ends() == (2, 2)
-    assert speaker.add(0) == [ErrorCode.producer_fenced]
-    assert speaker.add(0, version=1) == [ErrorCode.invalid_producer_epoch]
-    assert speaker.produce(1) == ErrorCode.invalid_producer_epoch
-    assert speaker.produce(1, version=11) == ErrorCode.invalid_producer_epoch
-    assert speaker.end(commit=True, version=4) == ErrorCode.producer_fenced
-    assert speaker.init(expect=True) == ErrorCode.producer_fenced
+    assert speaker.add(0) == [ErrorCode.PRODUCER_FENCED]
+    assert speaker.add(0, version=1) == [ErrorCode.INVALID_PRODUCER_EPOCH]
+    assert speaker.produce(1) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert speaker.produce(1, version=11) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert speaker.end(commit=True, version=4) == ErrorCode.PRODUCER_FENCED
+    assert speaker.init(expect=True) == ErrorCode.PRODUCER_FENCED
     assert newer.init(expect=True) == 0
     assert newer.epoch == 3
 
 
 def test_a_transaction_has_its_time(raw: Raw, speaker: Speaker) -> None:
     """What is open for too long is aborted; its producer may go on with a new epoch."""
-    assert speaker.init(timeout=0) == ErrorCode.invalid_transaction_timeout
-    assert speaker.init(timeout=900_001) == ErrorCode.invalid_transaction_timeout
+    assert speaker.init(timeout=0) == ErrorCode.INVALID_TRANSACTION_TIMEOUT
+    assert speaker.init(timeout=900_001) == ErrorCode.INVALID_TRANSACTION_TIMEOUT
     assert speaker.init(timeout=300) == 0
     assert speaker.produce(0) == 0
     wait_until(lambda: speaker.describe()[0] == "CompleteAbort", "an abort")
     assert speaker.describe()[1] == speaker.epoch + 1
     assert speaker.ends() == (2, 2)
-    assert speaker.produce(1) == ErrorCode.invalid_producer_epoch
-    assert speaker.end(commit=True) == ErrorCode.invalid_txn_state
+    assert speaker.produce(1) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert speaker.end(commit=True) == ErrorCode.INVALID_TXN_STATE
     assert speaker.init(expect=True) == 0
     assert speaker.produce(0) == 0
 
@@ -277,31 +291,31 @@ def test_a_transaction_has_its_time(raw: Raw, speaker: Speaker) -> None:
 def test_wrong_ids(speaker: Speaker) -> None:
     """An unknown transactional id or producer id is told apart from a fenced one."""
     speaker.producer_id += 1000
-    assert speaker.add(0) == [ErrorCode.invalid_producer_id_mapping]
-    assert speaker.produce(0) == ErrorCode.invalid_producer_id_mapping
-    assert speaker.init(expect=True) == ErrorCode.producer_fenced
+    assert speaker.add(0) == [ErrorCode.INVALID_PRODUCER_ID_MAPPING]
+    assert speaker.produce(0) == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert speaker.init(expect=True) == ErrorCode.PRODUCER_FENCED
     speaker.tid = ""
-    assert speaker.init() == ErrorCode.invalid_request
+    assert speaker.init() == ErrorCode.INVALID_REQUEST
 
 
 def test_offsets_in_a_transaction(speaker: Speaker, tid: str) -> None:
     """A group's offsets count once the transaction is committed, and never if it is aborted."""
-    assert speaker.commit_offset(tid, 5, version=3) == ErrorCode.invalid_txn_state
-    assert speaker.commit_offset(tid, 5, version=4) == ErrorCode.transaction_abortable
+    assert speaker.commit_offset(tid, 5, version=3) == ErrorCode.INVALID_TXN_STATE
+    assert speaker.commit_offset(tid, 5, version=4) == ErrorCode.TRANSACTION_ABORTABLE
     who = {"transactional_id": tid, "producer_id": speaker.producer_id}
-    added = speaker.raw.call(25, 3, **who, producer_epoch=0, group_id=tid)
+    added = speaker.raw.call(ApiKey.ADD_OFFSETS_TO_TXN, 3, **who, producer_epoch=0, group_id=tid)
     assert added["error_code"] == 0
     assert speaker.commit_offset(tid, 5, version=3) == 0
-    assert speaker.fetched(tid) == (ErrorCode.unstable_offset_commit, -1)
+    assert speaker.fetched(tid) == (ErrorCode.UNSTABLE_OFFSET_COMMIT, -1)
     assert speaker.fetched(tid, stable=False) == (0, -1)
     assert speaker.end(commit=True, version=4) == 0
     assert speaker.fetched(tid) == (0, 5)
     assert speaker.commit_offset(tid, 9) == 0
-    assert speaker.fetched(tid) == (ErrorCode.unstable_offset_commit, -1)
+    assert speaker.fetched(tid) == (ErrorCode.UNSTABLE_OFFSET_COMMIT, -1)
     assert speaker.end(commit=False) == 0
     assert speaker.fetched(tid) == (0, 5)
     assert speaker.commit_offset(tid, 1, generation_id=3, member_id="x") == 25
-    assert speaker.commit_offset(tid, 1, epoch=7) == ErrorCode.invalid_producer_epoch
+    assert speaker.commit_offset(tid, 1, epoch=7) == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
 def test_a_deleted_group_gets_no_offsets(speaker: Speaker, tid: str) -> None:
@@ -309,7 +323,7 @@ def test_a_deleted_group_gets_no_offsets(speaker: Speaker, tid: str) -> None:
     assert speaker.commit_offset(tid, 1) == 0
     assert speaker.end(commit=True) == 0
     assert speaker.commit_offset(tid, 5) == 0
-    deleted = speaker.raw.call(42, 2, groups_names=[tid])
+    deleted = speaker.raw.call(ApiKey.DELETE_GROUPS, 2, groups_names=[tid])
     assert deleted["results"][0]["error_code"] == 0
     assert speaker.end(commit=True) == 0
     assert speaker.fetched(tid) == (0, -1)
@@ -320,7 +334,9 @@ def test_an_administrator_ends_what_hangs(speaker: Speaker) -> None:
     assert speaker.produce(0) == 0
     topics = [{"name": speaker.topic, "partition_indexes": [0, 7]}]
     marker = {"producer_id": speaker.producer_id, "transaction_result": False, "topics": topics}
-    answer = speaker.raw.call(27, 1, markers=[{**marker, "producer_epoch": speaker.epoch}])
+    answer = speaker.raw.call(
+        ApiKey.WRITE_TXN_MARKERS, 1, markers=[{**marker, "producer_epoch": speaker.epoch}]
+    )
     codes = answer["markers"][0]["topics"][0]["partitions"]
     assert [one["error_code"] for one in codes] == [0, 3]
     assert speaker.ends() == (2, 2)
@@ -330,7 +346,7 @@ def test_transactions_are_listed(speaker: Speaker, tid: str) -> None:
     """They can be picked by state, producer id, age and pattern, which can't take long."""
 
     def ids(**filters: Any) -> list[str]:
-        answer = speaker.raw.call(66, 2, **{"duration_filter": -1, **filters})
+        answer = speaker.raw.call(ApiKey.LIST_TRANSACTIONS, 2, **{"duration_filter": -1, **filters})
         assert answer["error_code"] == 0
         return [one["transactional_id"] for one in answer["transaction_states"]]
 
@@ -343,9 +359,13 @@ def test_transactions_are_listed(speaker: Speaker, tid: str) -> None:
     ]
     assert ids(transactional_id_pattern=tid[1:]) == []
     assert ids(transactional_id_pattern="(a*)*b") == []
-    bad = speaker.raw.call(66, 2, transactional_id_pattern="[", duration_filter=-1)
-    assert bad["error_code"] == ErrorCode.invalid_regular_expression
-    assert speaker.raw.call(66, 0, state_filters=["Odd"])["unknown_state_filters"] == ["Odd"]
+    bad = speaker.raw.call(
+        ApiKey.LIST_TRANSACTIONS, 2, transactional_id_pattern="[", duration_filter=-1
+    )
+    assert bad["error_code"] == ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert speaker.raw.call(ApiKey.LIST_TRANSACTIONS, 0, state_filters=["Odd"])[
+        "unknown_state_filters"
+    ] == ["Odd"]
 
 
 # -- what readers see -----------------------------------------------------------------------------
@@ -362,7 +382,7 @@ def fetch(speaker: Speaker, offset: int, **more: Any) -> dict[str, Any]:
         "session_epoch": -1,
         "topics": [{"topic": speaker.topic, "partitions": [{**part, "current_leader_epoch": -1}]}],
     }
-    answer = speaker.raw.call(1, 11, **{**fields, **more})
+    answer = speaker.raw.call(ApiKey.FETCH, 11, **{**fields, **more})
     found: dict[str, Any] = answer["responses"][0]["partitions"][0]
     return found
 
@@ -559,7 +579,7 @@ def restarted(own_broker: BrokerProcess, connect: Callable[[str], Raw]) -> Itera
     own_broker.start()
     open_ones = [raw := connect(own_broker.address)]
     wanted = {"name": "t", "num_partitions": 2, "replication_factor": 1}
-    raw.call(19, 5, topics=[wanted], timeout=1000)
+    raw.call(ApiKey.CREATE_TOPICS, 5, topics=[wanted], timeout=1000)
 
     def restart() -> Raw:
         own_broker.kill()
@@ -583,9 +603,9 @@ def test_open_transactions_survive_a_kill(restarted: Any) -> None:
     one.raw = other.raw = restart()
     assert one.describe() == ("Ongoing", 0)
     assert one.ends() == (1, 0)
-    assert one.fetched("g") == (ErrorCode.unstable_offset_commit, -1)
+    assert one.fetched("g") == (ErrorCode.UNSTABLE_OFFSET_COMMIT, -1)
     assert one.produce(1) == 0
-    assert other.end(commit=True, epoch=0, version=4) == ErrorCode.producer_fenced
+    assert other.end(commit=True, epoch=0, version=4) == ErrorCode.PRODUCER_FENCED
     assert one.end(commit=True) == other.end(commit=False) == 0
     assert one.ends() == (3, 3)
     assert one.fetched("g") == (0, 7)
@@ -601,7 +621,7 @@ def test_a_clean_stop_needs_no_recovery(tmp_path: Path, connect: Callable[[str],
     """A broker that was stopped knows all its transactions."""
     with BrokerProcess(tmp_path / "data") as broker, connect(broker.address) as raw:
         wanted = {"name": "t", "num_partitions": 1, "replication_factor": 1}
-        raw.call(19, 5, topics=[wanted], timeout=1000)
+        raw.call(ApiKey.CREATE_TOPICS, 5, topics=[wanted], timeout=1000)
         speaker = Speaker(raw, "x", "t")
         assert speaker.init() == 0
         assert speaker.produce(0) == speaker.end(commit=True) == 0
@@ -649,7 +669,9 @@ def test_java_client_uses_the_second_version(
         "--record-size", "10", "--throughput", "1500", "--transactional-id", topic,
         "--transaction-duration-ms", "100",
     )  # fmt: skip
-    (found,) = speaker.raw.call(65, 0, transactional_ids=[topic])["transaction_states"]
+    (found,) = speaker.raw.call(ApiKey.DESCRIBE_TRANSACTIONS, 0, transactional_ids=[topic])[
+        "transaction_states"
+    ]
     assert found["transaction_state"] == "CompleteCommit"
     assert found["producer_epoch"] > 5
     assert speaker.produce(0) == 0

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.broker.transactions.machine import EPOCH_LAST, EXPIRY_MS, Answer, State, Transactions
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 PLACE = ("t", 0)
 
@@ -44,11 +44,11 @@ def test_epochs_run_out_between_instances() -> None:
     machine = Machine()
     who = machine.start(EPOCH_LAST)
     first = machine.do(machine.init(1, "x", 1000, who))
-    assert (first.code, first.epoch) == (ErrorCode.none, 0)
+    assert (first.code, first.epoch) == (ErrorCode.NONE, 0)
     assert first.producer_id != who[0]
     again = machine.do(machine.init(2, "x", 1000, who))
     assert (again.producer_id, again.epoch) == (first.producer_id, 0)
-    assert machine.add(3, "x", *who, places=[PLACE]).code == ErrorCode.invalid_producer_id_mapping
+    assert machine.add(3, "x", *who, places=[PLACE]).code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert machine.do(machine.add(3, "x", first.producer_id, 0, places=[PLACE])).code == 0
 
 
@@ -58,7 +58,7 @@ def test_epochs_run_out_in_a_transaction() -> None:
     who = machine.start(EPOCH_LAST)
     machine.do(machine.add(1, "x", *who, places=[PLACE]))
     ended = machine.do(machine.end(2, "x", *who, commit=True, bumps=True))
-    assert (ended.code, ended.epoch) == (ErrorCode.none, 0)
+    assert (ended.code, ended.epoch) == (ErrorCode.NONE, 0)
     assert ended.producer_id != who[0]
     again = machine.do(machine.end(3, "x", *who, commit=True, bumps=True))
     assert (again.producer_id, again.epoch) == (ended.producer_id, 0)
@@ -75,7 +75,7 @@ def test_the_last_epoch_can_be_fenced() -> None:
     machine.do(machine.add(1, "x", *who, places=[PLACE]))
     (change,) = machine.overdue(5000)
     machine.do(Answer(change=change))
-    assert machine.end(6000, "x", *who, commit=True, bumps=False).code == ErrorCode.producer_fenced
+    assert machine.end(6000, "x", *who, commit=True, bumps=False).code == ErrorCode.PRODUCER_FENCED
     assert machine.do(machine.init(7000, "x", 1000, None)).epoch == 0
 
 
@@ -87,7 +87,7 @@ def test_others_wait_while_a_change_is_on_its_way() -> None:
     answer = machine.end(2, "x", *who, commit=True, bumps=False)
     assert answer.change is not None
     machine.begin(answer.change)
-    busy = ErrorCode.concurrent_transactions
+    busy = ErrorCode.CONCURRENT_TRANSACTIONS
     assert machine.add(3, "x", *who, places=[("t", 1)]).code == busy
     assert machine.fault_of("x", *who, place=PLACE) == busy
     assert machine.init(3, "x", 1000, None).code == busy
@@ -95,7 +95,7 @@ def test_others_wait_while_a_change_is_on_its_way() -> None:
     assert machine.overdue(10_000) == []
     machine.complete(answer.change)
     assert machine.end(3, "x", *who, commit=True, bumps=False).code == busy
-    assert machine.end(3, "x", *who, commit=False, bumps=False).code == ErrorCode.invalid_txn_state
+    assert machine.end(3, "x", *who, commit=False, bumps=False).code == ErrorCode.INVALID_TXN_STATE
     machine.marked("x", 1, PLACE)
     assert machine.end(3, "x", *who, commit=True, bumps=False).code == 0
     machine.check()
@@ -108,7 +108,7 @@ def test_idle_ids_expire(monkeypatch: pytest.MonkeyPatch) -> None:
     machine.do(machine.init(0, "idle", 1000, None))
     busy = machine.do(machine.init(0, "busy", 1000, None))
     machine.do(machine.add(0, "busy", busy.producer_id, 0, places=[PLACE]))
-    assert machine.init(1, "more", 1000, None).code == ErrorCode.policy_violation
+    assert machine.init(1, "more", 1000, None).code == ErrorCode.POLICY_VIOLATION
     assert machine.expired(EXPIRY_MS) == []
     (change,) = machine.expired(EXPIRY_MS + 1)
     assert change.id == "idle"

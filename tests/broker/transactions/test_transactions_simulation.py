@@ -28,7 +28,7 @@ from penstock.log.markers import read_marker
 from penstock.log.partition import Partition
 from penstock.log.validation import LogConfig
 from penstock.wire import batches
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 CONFIG = LogConfig(retention_ms=-1, timestamp_after_max_ms=1 << 60)
 PLACES = [("t", 0), ("t", 1), ("u", 0)]
@@ -36,7 +36,7 @@ GROUP = "g"
 TIMEOUT_MS = 3_000
 TRANSACTIONAL = 0x10
 RUN_MS = 40_000
-RETRY = {ErrorCode.concurrent_transactions, ErrorCode.coordinator_not_available}
+RETRY = {ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_NOT_AVAILABLE}
 
 Fields = dict[str, Any]
 
@@ -211,7 +211,7 @@ class World:
         log = self.topics[place[0]].partitions[place[1]].log
         is_first = not log.has_open_transaction(*who)
         if request["joins"] and is_first and request["sequence"]:
-            answer(code=ErrorCode.out_of_order_sequence_number)
+            answer(code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
             return
         try:
             log.append(batch, self.server.now_ms())
@@ -223,7 +223,7 @@ class World:
         def reply() -> None:
             written = self.promises.written.setdefault((request["tag"], place), {})
             written[request["sequence"]] = request["count"]
-            answer(code=ErrorCode.none)
+            answer(code=ErrorCode.NONE)
 
         if request["later"]:
             reply()
@@ -249,7 +249,7 @@ class World:
 
         def reply() -> None:
             self.promises.staged.add(request["tag"])
-            answer(code=ErrorCode.none)
+            answer(code=ErrorCode.NONE)
 
         self.durable([self.offsets.journal], reply)
 
@@ -269,7 +269,7 @@ class World:
             and found.change is not None
             and not self.coordinator.has_records(found.change, request["total"])
         ):
-            answer(code=ErrorCode.transaction_abortable)
+            answer(code=ErrorCode.TRANSACTION_ABORTABLE)
             return
 
         def reply() -> None:

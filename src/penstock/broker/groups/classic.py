@@ -31,7 +31,7 @@ from penstock.broker.groups.classic_members import (
     Token,
     member_fault,
 )
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 __all__ = ["Groups"]
 
@@ -112,31 +112,31 @@ class Groups:
 
     def _join(self, now_ms: int, token: Token, join: Join) -> ErrorCode | None:
         if not join.group_id:
-            return ErrorCode.invalid_group_id
+            return ErrorCode.INVALID_GROUP_ID
         if not self.session_ms_min <= join.session_timeout_ms <= SESSION_MS_MAX:
-            return ErrorCode.invalid_session_timeout
+            return ErrorCode.INVALID_SESSION_TIMEOUT
         if not join.protocol_type or not join.protocols:
-            return ErrorCode.inconsistent_group_protocol
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         group = self._groups.get(join.group_id)
         if group is None:
             if join.member_id:
-                return ErrorCode.unknown_member_id
+                return ErrorCode.UNKNOWN_MEMBER_ID
             if len(self._groups) >= GROUPS_MAX:
-                return ErrorCode.coordinator_not_available
+                return ErrorCode.COORDINATOR_NOT_AVAILABLE
             group = self._groups[join.group_id] = Group(join.group_id)
         group.ends_ms = 0
         if group.members and (
             group.protocol_type != join.protocol_type
             or not group.supports(join.protocols, but=join.member_id)
         ):
-            return ErrorCode.inconsistent_group_protocol
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if not join.member_id:
             return self._join_new(now_ms, token, group, join)
         return self._join_known(now_ms, token, group, join)
 
     def _join_new(self, now_ms: int, token: Token, group: Group, join: Join) -> ErrorCode | None:
         if len(group.members) + len(group.promised) >= MEMBERS_MAX:
-            return ErrorCode.group_max_size_reached
+            return ErrorCode.GROUP_MAX_SIZE_REACHED
         member_id = self._new_member_id(join.instance_id or join.client_id)
         static = group.by_instance(join.instance_id)
         if static is not None:
@@ -145,7 +145,7 @@ class Groups:
             group.promised[member_id] = now_ms + join.session_timeout_ms
             self._reply(
                 token,
-                error_code=ErrorCode.member_id_required,
+                error_code=ErrorCode.MEMBER_ID_REQUIRED,
                 generation_id=-1,
                 member_id=member_id,
             )
@@ -159,10 +159,10 @@ class Groups:
             return None
         static = group.by_instance(join.instance_id)
         if static is not None and static.id != join.member_id:
-            return ErrorCode.fenced_instance_id
+            return ErrorCode.FENCED_INSTANCE_ID
         member = group.members.get(join.member_id)
         if member is None:
-            return ErrorCode.unknown_member_id
+            return ErrorCode.UNKNOWN_MEMBER_ID
         is_same = member.join.protocols == join.protocols
         self._answer_stale(member)
         member.join = join
@@ -194,7 +194,7 @@ class Groups:
         says with the one that is chosen doesn't matter: with a cooperative assignor it says that it
         owns nothing any more, and yet has what it had.
         """
-        self._answer_stale(old, ErrorCode.fenced_instance_id)
+        self._answer_stale(old, ErrorCode.FENCED_INSTANCE_ID)
         ends_ms = now_ms + join.session_timeout_ms
         member = Member(member_id, join, ends_ms, assignment=old.assignment)
         known_leader = group.leader
@@ -222,7 +222,7 @@ class Groups:
         self._complete_join_if_all(now_ms, group)
 
     def _answer_stale(
-        self, member: Member, code: ErrorCode = ErrorCode.rebalance_in_progress
+        self, member: Member, code: ErrorCode = ErrorCode.REBALANCE_IN_PROGRESS
     ) -> None:
         """Answers what the member still waits for: it has asked again, or is gone."""
         for token in (member.join_token, member.sync_token):
@@ -233,7 +233,7 @@ class Groups:
     def _prepare(self, now_ms: int, group: Group) -> None:
         for member in group.members.values():
             if member.sync_token is not None:
-                self._reply(member.sync_token, error_code=ErrorCode.rebalance_in_progress)
+                self._reply(member.sync_token, error_code=ErrorCode.REBALANCE_IN_PROGRESS)
                 member.sync_token = None
                 member.session_ends_ms = now_ms + member.join.session_timeout_ms
         group.state = GroupState.PREPARING
@@ -298,22 +298,22 @@ class Groups:
 
     def _sync(self, now_ms: int, token: Token, sync: Sync) -> ErrorCode | None:
         if not sync.group_id:
-            return ErrorCode.invalid_group_id
+            return ErrorCode.INVALID_GROUP_ID
         group = self._groups.get(sync.group_id)
         code = member_fault(group, sync.member_id, sync.instance_id, sync.generation)
         if code or group is None:
             return code
         is_other = group.protocol is not None and sync.protocol_name not in {None, group.protocol}
         if sync.protocol_type not in {None, group.protocol_type} or is_other:
-            return ErrorCode.inconsistent_group_protocol
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         group.ends_ms = 0
         member = group.members[sync.member_id]
         member.session_ends_ms = now_ms + member.join.session_timeout_ms
         match group.state:
             case GroupState.EMPTY:
-                return ErrorCode.unknown_member_id
+                return ErrorCode.UNKNOWN_MEMBER_ID
             case GroupState.PREPARING:
-                return ErrorCode.rebalance_in_progress
+                return ErrorCode.REBALANCE_IN_PROGRESS
             case GroupState.STABLE:
                 self._answer_sync(group, member, token)
             case GroupState.COMPLETING:
@@ -348,16 +348,16 @@ class Groups:
     ) -> ErrorCode:
         """A member is alive; it learns whether it must join again."""
         if not group_id:
-            return ErrorCode.invalid_group_id
+            return ErrorCode.INVALID_GROUP_ID
         group = self._groups.get(group_id)
         code = member_fault(group, member_id, instance_id, generation)
         if code or group is None:
-            return code or ErrorCode.unknown_member_id
+            return code or ErrorCode.UNKNOWN_MEMBER_ID
         member = group.members[member_id]
         member.session_ends_ms = now_ms + member.join.session_timeout_ms
         if group.state is GroupState.PREPARING:
-            return ErrorCode.rebalance_in_progress
-        return ErrorCode.none
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
 
     def leave(
         self, now_ms: int, group_id: str, member_id: str, instance_id: str | None
@@ -365,26 +365,26 @@ class Groups:
         """A member leaves; a static one may be named by its instance id alone."""
         group = self._groups.get(group_id)
         if group is None:
-            return ErrorCode.unknown_member_id, []
+            return ErrorCode.UNKNOWN_MEMBER_ID, []
         group.ends_ms = 0
         if group.promised.pop(member_id, None) is not None:
             self._complete_join_if_all(now_ms, group)
-            return ErrorCode.none, self._drain()
+            return ErrorCode.NONE, self._drain()
         static = group.by_instance(instance_id)
         if instance_id is not None:
             if static is None:
-                return ErrorCode.unknown_member_id, []
+                return ErrorCode.UNKNOWN_MEMBER_ID, []
             if member_id and static.id != member_id:
-                return ErrorCode.fenced_instance_id, []
+                return ErrorCode.FENCED_INSTANCE_ID, []
             member_id = static.id
         if member_id not in group.members:
-            return ErrorCode.unknown_member_id, []
+            return ErrorCode.UNKNOWN_MEMBER_ID, []
         self._remove(now_ms, group, member_id)
-        return ErrorCode.none, self._drain()
+        return ErrorCode.NONE, self._drain()
 
     def _remove(self, now_ms: int, group: Group, member_id: str) -> None:
         member = group.members.pop(member_id)
-        self._answer_stale(member, ErrorCode.unknown_member_id)
+        self._answer_stale(member, ErrorCode.UNKNOWN_MEMBER_ID)
         if group.leader == member_id:
             group.leader = None
         if group.state in {GroupState.STABLE, GroupState.COMPLETING}:
@@ -419,12 +419,12 @@ class Groups:
         """Forgets a group without members."""
         group = self._groups.get(group_id)
         if group is None:
-            return ErrorCode.group_id_not_found
+            return ErrorCode.GROUP_ID_NOT_FOUND
         if group.state is not GroupState.EMPTY:
-            return ErrorCode.non_empty_group
+            return ErrorCode.NON_EMPTY_GROUP
         del self._groups[group_id]
         self._changed.add(group_id)
-        return ErrorCode.none
+        return ErrorCode.NONE
 
     def commit_fault(
         self, now_ms: int, group_id: str, generation: int, member_id: str, instance_id: str | None
@@ -438,16 +438,16 @@ class Groups:
         if generation < 0 and (group is None or group.state is GroupState.EMPTY):
             return None
         if group is None:
-            return ErrorCode.illegal_generation
+            return ErrorCode.ILLEGAL_GENERATION
         if generation < 0 and not member_id:
-            return ErrorCode.unknown_member_id
+            return ErrorCode.UNKNOWN_MEMBER_ID
         code = member_fault(group, member_id, instance_id, generation)
         if code:
             return code
         member = group.members[member_id]
         member.session_ends_ms = now_ms + member.join.session_timeout_ms
         if group.state is GroupState.COMPLETING:
-            return ErrorCode.rebalance_in_progress
+            return ErrorCode.REBALANCE_IN_PROGRESS
         return None
 
     # -- what a restart needs ----------------------------------------------------------------------

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 __all__ = [
     "NEVER_MS",
@@ -263,14 +263,14 @@ def member_fault(
 ) -> ErrorCode | None:
     """Why a request is none of a member of the present generation; None if it is."""
     if group is None:
-        return ErrorCode.unknown_member_id
+        return ErrorCode.UNKNOWN_MEMBER_ID
     static = group.by_instance(instance_id)
     if static is not None and static.id != member_id:
-        return ErrorCode.fenced_instance_id
+        return ErrorCode.FENCED_INSTANCE_ID
     if member_id not in group.members or (static is None and instance_id is not None):
-        return ErrorCode.unknown_member_id
+        return ErrorCode.UNKNOWN_MEMBER_ID
     if generation != group.generation:
-        return ErrorCode.illegal_generation
+        return ErrorCode.ILLEGAL_GENERATION
     return None
 
 

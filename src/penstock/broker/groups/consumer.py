@@ -49,7 +49,7 @@ from penstock.broker.groups.refusals import (
     validate,
 )
 from penstock.errors import UserError
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 __all__ = ["ConsumerGroups"]
 
@@ -167,13 +167,13 @@ class ConsumerGroups:
                 raise no_group(beat.group_id)
             if len(self._groups) >= GROUPS_MAX:
                 raise RefusedError(
-                    ErrorCode.coordinator_not_available,
+                    ErrorCode.COORDINATOR_NOT_AVAILABLE,
                     f"expected at most {GROUPS_MAX} groups; delete one first",
                 )
             group = ConsumerGroup(beat.group_id)
         if len(group.members) >= MEMBERS_MAX and beat.member_id not in group.members:
             raise RefusedError(
-                ErrorCode.group_max_size_reached,
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
                 f"expected at most {MEMBERS_MAX} members in group {group.id!r}",
             )
         return group
@@ -208,7 +208,7 @@ class ConsumerGroups:
         is_any_classic = beat.classic is not None or old.classic is not None
         if old.epoch != LEAVE_FOR_A_WHILE and not is_any_classic:
             raise RefusedError(
-                ErrorCode.unreleased_instance_id,
+                ErrorCode.UNRELEASED_INSTANCE_ID,
                 f"expected instance id {instance_id!r} to be free, found that member {old.id!r} "
                 f"of group {group.id!r} has it; stop that one, or wait for its session to end",
             )
@@ -233,7 +233,7 @@ class ConsumerGroups:
         try:
             return {one: self._matching(one, self._catalog.names()) for one in wanted}
         except UserError as error:
-            raise RefusedError(ErrorCode.invalid_regular_expression, str(error)) from None
+            raise RefusedError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from None
 
     def _refresh(
         self, group: ConsumerGroup, matches: dict[str, frozenset[str]], *, is_changed: bool
@@ -316,15 +316,15 @@ class ConsumerGroups:
         """Takes a member out at an administrator's wish."""
         group = self._groups.get(group_id)
         if group is None:
-            return ErrorCode.unknown_member_id
+            return ErrorCode.UNKNOWN_MEMBER_ID
         static = group.by_instance(instance_id) if instance_id is not None else None
         member = static if instance_id is not None else group.members.get(member_id)
         if member is None:
-            return ErrorCode.unknown_member_id
+            return ErrorCode.UNKNOWN_MEMBER_ID
         if instance_id is not None and member_id and member.id != member_id:
-            return ErrorCode.fenced_instance_id
+            return ErrorCode.FENCED_INSTANCE_ID
         self._remove(group, member)
-        return ErrorCode.none
+        return ErrorCode.NONE
 
     def _remove(self, group: ConsumerGroup, member: ConsumerMember) -> None:
         del group.members[member.id]
@@ -350,12 +350,12 @@ class ConsumerGroups:
         """Forgets a group without members."""
         group = self._groups.get(group_id)
         if group is None:
-            return ErrorCode.group_id_not_found
+            return ErrorCode.GROUP_ID_NOT_FOUND
         if group.members:
-            return ErrorCode.non_empty_group
+            return ErrorCode.NON_EMPTY_GROUP
         del self._groups[group_id]
         self._changed.add(group_id)
-        return ErrorCode.none
+        return ErrorCode.NONE
 
     # -- offsets -----------------------------------------------------------------------------------
 
@@ -376,17 +376,17 @@ class ConsumerGroups:
             return None
         member = group.members.get(member_id)
         if member is None:
-            return ErrorCode.unknown_member_id
+            return ErrorCode.UNKNOWN_MEMBER_ID
         if epoch == member.epoch:
             return None
         if member.classic is not None:
-            return ErrorCode.illegal_generation
+            return ErrorCode.ILLEGAL_GENERATION
         if epoch > member.epoch or parts is None:
-            return ErrorCode.stale_member_epoch
+            return ErrorCode.STALE_MEMBER_EPOCH
         for part in parts:
             since = member.assigned.get(part, member.revoking.get(part))
             if since is None or since > epoch:
-                return ErrorCode.stale_member_epoch
+                return ErrorCode.STALE_MEMBER_EPOCH
         return None
 
     # -- what a restart needs ----------------------------------------------------------------------

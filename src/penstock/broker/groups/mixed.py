@@ -60,7 +60,7 @@ from penstock.broker.groups.consumer_protocol import (
     read_assignment,
     read_subscription,
 )
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 __all__ = ["BIDIRECTIONAL", "POLICIES", "MixedGroups"]
 
@@ -142,13 +142,13 @@ class MixedGroups:
     def _upgraded(self, classic: Group) -> ConsumerGroup:
         if classic.members and classic.protocol_type != CONSUMERS:
             raise _RefusedError(
-                ErrorCode.group_id_not_found,
+                ErrorCode.GROUP_ID_NOT_FOUND,
                 f"expected a group of consumers, found {classic.id!r} with members of the type "
                 f"{classic.protocol_type!r}; choose another group id",
             )
         if classic.members and not self._may_upgrade:
             raise _RefusedError(
-                ErrorCode.group_id_not_found,
+                ErrorCode.GROUP_ID_NOT_FOUND,
                 f"expected a consumer group, found {classic.id!r} with members of the classic "
                 "protocol; stop them first, or permit upgrades (--migration-policy)",
             )
@@ -160,12 +160,12 @@ class MixedGroups:
                 said[one.id] = read_subscription(one.metadata(classic.protocol or _first(one)))
             except MalformedError as error:
                 raise _RefusedError(
-                    ErrorCode.group_id_not_found,
+                    ErrorCode.GROUP_ID_NOT_FOUND,
                     f"expected consumers' metadata of member {one.id!r} of {classic.id!r}: {error}",
                 ) from None
             if assignment.user_data:
                 raise _RefusedError(
-                    ErrorCode.unsupported_version,
+                    ErrorCode.UNSUPPORTED_VERSION,
                     f"expected one of Kafka's own assignors in group {classic.id!r}, found one "
                     "that sends members more than their partitions; change it first",
                 )
@@ -214,7 +214,7 @@ class MixedGroups:
         try:
             fields = self._join(now_ms, group, join)
         except _RefusedError as refused:
-            is_early = refused.code is ErrorCode.invalid_session_timeout
+            is_early = refused.code is ErrorCode.INVALID_SESSION_TIMEOUT
             member_id = join.member_id if is_early else ""  # as Kafka says it
             fields = {"error_code": refused.code, "generation_id": -1, "member_id": member_id}
         self._settle(now_ms)
@@ -222,27 +222,27 @@ class MixedGroups:
 
     def _join(self, now_ms: int, group: ConsumerGroup, join: Join) -> dict[str, Any]:
         if not self._classic.session_ms_min <= join.session_timeout_ms <= SESSION_MS_MAX:
-            raise _RefusedError(ErrorCode.invalid_session_timeout)
+            raise _RefusedError(ErrorCode.INVALID_SESSION_TIMEOUT)
         if not (self._may_upgrade or self._may_downgrade):
-            raise _RefusedError(ErrorCode.inconsistent_group_protocol)
+            raise _RefusedError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         names = {name for name, _ in join.protocols}
         for one in group.members.values():
             if one.classic is not None and one.id != join.member_id:
                 names &= set(one.classic.names)
         if join.protocol_type != CONSUMERS or not names:
-            raise _RefusedError(ErrorCode.inconsistent_group_protocol)
+            raise _RefusedError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if not join.member_id and join.instance_id is None and join.requires_member_id:
-            code, member_id = ErrorCode.member_id_required, self._new_member_id(join.client_id)
+            code, member_id = ErrorCode.MEMBER_ID_REQUIRED, self._new_member_id(join.client_id)
             return {"error_code": code, "generation_id": -1, "member_id": member_id}
         try:
             said = read_subscription(join.protocols[0][1])
         except MalformedError:
-            raise _RefusedError(ErrorCode.inconsistent_group_protocol) from None
+            raise _RefusedError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL) from None
         is_static = join.instance_id is not None and group.by_instance(join.instance_id) is not None
         is_fenced = bool(join.member_id) and join.member_id not in group.members and not is_static
         if is_fenced and (said.owned or join.instance_id is not None):
             # Others may have what it owned by now, or its instance was taken out: it starts again.
-            raise _RefusedError(ErrorCode.unknown_member_id)
+            raise _RefusedError(ErrorCode.UNKNOWN_MEMBER_ID)
         member_id = join.member_id
         if not member_id and join.instance_id is None:
             member_id = self._new_member_id(join.client_id)
@@ -275,11 +275,11 @@ class MixedGroups:
         if sync.protocol_type not in {None, CONSUMERS} or (
             sync.protocol_name not in {None, classic.names[0]}
         ):
-            raise _RefusedError(ErrorCode.inconsistent_group_protocol)
+            raise _RefusedError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         is_revoking = member.state is ConsumerMemberState.UNREVOKED
         if group.epoch > member.epoch and not is_revoking:
             _expect_join(now_ms, group, member)
-            raise _RefusedError(ErrorCode.rebalance_in_progress)
+            raise _RefusedError(ErrorCode.REBALANCE_IN_PROGRESS)
         member.due_ms = None
         _extend(now_ms, group, member, classic)
         return {
@@ -308,9 +308,9 @@ class MixedGroups:
             return refused.code
         _extend(now_ms, group, member, classic)
         if not _must_join(group, member):
-            return ErrorCode.none
+            return ErrorCode.NONE
         _expect_join(now_ms, group, member)
-        return ErrorCode.rebalance_in_progress
+        return ErrorCode.REBALANCE_IN_PROGRESS
 
     def leave(
         self, now_ms: int, group_id: str, member_id: str, instance_id: str | None
@@ -431,14 +431,14 @@ def _member(
     """The classic member that a request is of."""
     static = None if instance_id is None else group.by_instance(instance_id)
     if static is None and instance_id is not None:
-        raise _RefusedError(ErrorCode.unknown_member_id)
+        raise _RefusedError(ErrorCode.UNKNOWN_MEMBER_ID)
     if static is not None and static.id != member_id:
-        raise _RefusedError(ErrorCode.fenced_instance_id)
+        raise _RefusedError(ErrorCode.FENCED_INSTANCE_ID)
     member = group.members.get(member_id)
     if member is None or member.classic is None:
-        raise _RefusedError(ErrorCode.unknown_member_id)
+        raise _RefusedError(ErrorCode.UNKNOWN_MEMBER_ID)
     if member.epoch != generation:
-        raise _RefusedError(ErrorCode.illegal_generation)
+        raise _RefusedError(ErrorCode.ILLEGAL_GENERATION)
     return member, member.classic
 
 

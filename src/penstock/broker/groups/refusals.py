@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from penstock.broker.groups.assignors import ASSIGNORS
 from penstock.broker.groups.consumer_members import JOIN, LEAVE_FOR_A_WHILE, Beat, ConsumerMember
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 __all__ = ["RefusedError", "check_epoch", "check_instance", "no_group", "no_member", "validate"]
 
@@ -65,11 +65,11 @@ def validate(beat: Beat) -> None:
     for is_fault, expected in faults:
         if is_fault:
             raise RefusedError(
-                ErrorCode.invalid_request, f"expected {expected}; found none such in the request"
+                ErrorCode.INVALID_REQUEST, f"expected {expected}; found none such in the request"
             )
     if beat.assignor is not None and beat.assignor not in ASSIGNORS:
         raise RefusedError(
-            ErrorCode.unsupported_assignor,
+            ErrorCode.UNSUPPORTED_ASSIGNOR,
             f"expected one of the assignors {', '.join(ASSIGNORS)}; found {beat.assignor!r}",
         )
 
@@ -82,7 +82,7 @@ def check_epoch(member: ConsumerMember, beat: Beat) -> None:
     if is_retry and beat.owned is not None and beat.owned <= member.assigned.keys():
         return
     raise RefusedError(
-        ErrorCode.fenced_member_epoch,
+        ErrorCode.FENCED_MEMBER_EPOCH,
         f"expected member epoch {member.epoch} of member {member.id!r}, found {beat.epoch}; it "
         "must give up all partitions and join again",
     )
@@ -92,7 +92,7 @@ def check_instance(member: ConsumerMember, beat: Beat) -> None:
     """Refuses who isn't the instance's member any more."""
     if member.id != beat.member_id:
         raise RefusedError(
-            ErrorCode.fenced_instance_id,
+            ErrorCode.FENCED_INSTANCE_ID,
             f"expected member id {member.id!r} for instance id {beat.instance_id!r}, found "
             f"{beat.member_id!r}: another one has taken its place",
         )
@@ -101,13 +101,13 @@ def check_instance(member: ConsumerMember, beat: Beat) -> None:
 def no_group(group_id: str) -> RefusedError:
     """There is no such group."""
     return RefusedError(
-        ErrorCode.group_id_not_found, f"expected a consumer group, found {group_id!r}"
+        ErrorCode.GROUP_ID_NOT_FOUND, f"expected a consumer group, found {group_id!r}"
     )
 
 
 def no_member(group_id: str, member_id: str) -> RefusedError:
     """The group has no such member."""
     return RefusedError(
-        ErrorCode.unknown_member_id,
+        ErrorCode.UNKNOWN_MEMBER_ID,
         f"expected a member of group {group_id!r}, found {member_id!r}; it must join again",
     )

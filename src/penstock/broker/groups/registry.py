@@ -16,7 +16,7 @@ from penstock.broker.groups.classic import Groups
 from penstock.broker.groups.classic_members import GroupState
 from penstock.broker.groups.consumer import ConsumerGroups
 from penstock.broker.groups.offsets import GroupOffsets
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 __all__ = ["CLASSIC", "CONSUMER", "SHARE", "GroupKind", "GroupRegistry", "Summary"]
 
@@ -121,12 +121,12 @@ class GroupRegistry:
         """Forgets a group without members; its offsets are the caller's to forget."""
         match self.kind(group_id):
             case None:
-                return ErrorCode.group_id_not_found
+                return ErrorCode.GROUP_ID_NOT_FOUND
             case "consumer":
                 return self._consumer.delete(group_id)
             case "classic":
                 code = self._classic.delete(group_id)
-                return ErrorCode.none if code is ErrorCode.group_id_not_found else code
+                return ErrorCode.NONE if code is ErrorCode.GROUP_ID_NOT_FOUND else code
             case other:
                 return self.others[other].delete(group_id)
 
@@ -191,18 +191,18 @@ class GroupRegistry:
                 member = None if group is None else group.members.get(member_id)
                 is_modern = member is not None and member.classic is None
                 if is_modern and version < MEMBER_EPOCH_FROM and not is_transactional:
-                    return ErrorCode.unsupported_version
+                    return ErrorCode.UNSUPPORTED_VERSION
                 fault = self._consumer.commit_fault(group_id, epoch, member_id, parts)
-                is_stale = fault is ErrorCode.stale_member_epoch
-                return ErrorCode.illegal_generation if is_stale and is_transactional else fault
+                is_stale = fault is ErrorCode.STALE_MEMBER_EPOCH
+                return ErrorCode.ILLEGAL_GENERATION if is_stale and is_transactional else fault
             case None if epoch >= 0 and version >= MEMBER_EPOCH_FROM and not is_transactional:
-                return ErrorCode.group_id_not_found
+                return ErrorCode.GROUP_ID_NOT_FOUND
             case "classic" if self._classic.get(group_id) is None and epoch >= 0:
-                return ErrorCode.unknown_member_id  # it has offsets, but never had a member
+                return ErrorCode.UNKNOWN_MEMBER_ID  # it has offsets, but never had a member
             case None | "classic":
                 return self._classic.commit_fault(now_ms, group_id, epoch, member_id, instance_id)
             case _:
-                return ErrorCode.group_id_not_found
+                return ErrorCode.GROUP_ID_NOT_FOUND
 
     def fetch_fault(self, group_id: str, epoch: int, member_id: str | None) -> ErrorCode | None:
         """Why a member may not ask for the group's offsets; None if it may."""

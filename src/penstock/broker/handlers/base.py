@@ -10,7 +10,7 @@ from penstock.broker.security.guard import Guarded
 from penstock.broker.security.model import ANONYMOUS
 from penstock.broker.services import Services
 from penstock.broker.storage.topics import Hosted, Topic
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ApiKey, ErrorCode
 
 __all__ = ["Api", "Call", "Client", "Fields", "Handler", "hosted", "missing", "topic_of"]
 
@@ -45,7 +45,7 @@ Handler: TypeAlias = Callable[[Call, Fields], "Fields | Awaitable[Fields]"]
 class Api:
     """One request type: the versions that are served, and by what."""
 
-    key: int
+    key: ApiKey
     first: int
     last: int
     handle: Handler
@@ -63,8 +63,8 @@ def missing(call: Call, name: str) -> tuple[ErrorCode, str]:
     """The error for a topic that isn't found: it doesn't exist, or it isn't served."""
     refused = call.broker.topics.refused.get(name)
     if refused is not None:
-        return ErrorCode.kafka_storage_error, refused
-    return ErrorCode.unknown_topic_or_partition, f"expected a topic, found {name!r}"
+        return ErrorCode.KAFKA_STORAGE_ERROR, refused
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"expected a topic, found {name!r}"
 
 
 def hosted(call: Call, topic: str, partition: int) -> Hosted | None:

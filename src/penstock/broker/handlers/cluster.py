@@ -10,7 +10,7 @@ from penstock.broker.handlers.base import Api, Call, Fields, missing
 from penstock.broker.storage.topics import Hosted, Topic, name_fault
 from penstock.errors import LimitError
 from penstock.log.partition import LEADER_EPOCH
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ApiKey, ErrorCode
 
 __all__ = ["APIS", "NODE_ID", "described"]
 
@@ -88,12 +88,12 @@ def _look_up(call: Call, wanted: Fields, *, may_create: bool) -> Fields:
     if name is None:
         topic = broker.topics.by_id(topic_id.bytes) if topic_id is not None else None
         if topic is None:
-            return {"error_code": ErrorCode.unknown_topic_id, "name": None, "topic_id": topic_id}
+            return {"error_code": ErrorCode.UNKNOWN_TOPIC_ID, "name": None, "topic_id": topic_id}
         return described(topic, topic.partitions)
     topic = broker.topics.get(name)
     code, _ = missing(call, name)
     if name_fault(name) is not None:
-        code = ErrorCode.invalid_topic_exception
+        code = ErrorCode.INVALID_TOPIC_EXCEPTION
     elif topic is None and may_create and _is_free(call, name):
         code = _make(call, name)
     return (
@@ -109,11 +109,11 @@ def _make(call: Call, name: str) -> ErrorCode:
         call.broker.topics.create(name, call.broker.config.default_partitions, {})
     except LimitError as error:
         _log.warning("did not make topic %s: %s", name, error)
-        return ErrorCode.invalid_partitions
+        return ErrorCode.INVALID_PARTITIONS
     except OSError as error:
         _log.warning("did not make topic %s: %s", name, error)
-        return ErrorCode.kafka_storage_error
-    return ErrorCode.unknown_topic_or_partition
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def _is_free(call: Call, name: str) -> bool:
@@ -156,7 +156,7 @@ def update_features(call: Call, fields: Fields) -> Fields:
     for one in updates:
         fault = _feature_fault(one, call.version)
         if fault is not None:
-            return {"error_code": ErrorCode.invalid_update_version, "error_message": fault}
+            return {"error_code": ErrorCode.INVALID_UPDATE_VERSION, "error_message": fault}
     return {"results": [{"feature": one["feature"]} for one in updates]}
 
 
@@ -177,8 +177,8 @@ def _feature_fault(update: Fields, version: int) -> str | None:
 
 
 APIS: Final = (
-    Api(3, 0, 13, metadata),
-    Api(18, 0, 4, api_versions),
-    Api(57, 0, 2, update_features),
-    Api(60, 0, 2, describe_cluster),
+    Api(ApiKey.METADATA, 0, 13, metadata),
+    Api(ApiKey.API_VERSIONS, 0, 4, api_versions),
+    Api(ApiKey.UPDATE_FEATURES, 0, 2, update_features),
+    Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, describe_cluster),
 )

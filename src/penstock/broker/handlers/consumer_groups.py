@@ -10,7 +10,7 @@ from penstock.broker.groups.consumer_members import Beat, ConsumerMember, by_top
 from penstock.broker.groups.registry import CONSUMER
 from penstock.broker.handlers.base import Api, Call, Fields
 from penstock.broker.handlers.cluster import OPERATIONS_OMITTED
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ApiKey, ErrorCode
 
 __all__ = ["APIS"]
 
@@ -23,7 +23,7 @@ def consumer_group_heartbeat(call: Call, fields: Fields) -> Fields:
     broker, group_id, owned = call.broker, fields["group_id"], fields["topic_partitions"]
     if group_id and fields["member_epoch"] == 0 and not broker.registry.claim(group_id, CONSUMER):
         return {
-            "error_code": ErrorCode.group_id_not_found,
+            "error_code": ErrorCode.GROUP_ID_NOT_FOUND,
             "error_message": f"expected a consumer group, found that {group_id!r} is another kind "
             "of group and has members; stop them first, or choose another group id",
         }
@@ -65,7 +65,7 @@ def _describe(call: Call, group_id: str) -> Fields:
     result: Fields = {"group_id": group_id, "authorized_operations": OPERATIONS_OMITTED}
     if group is None:
         return result | {
-            "error_code": ErrorCode.group_id_not_found if group_id else ErrorCode.invalid_group_id,
+            "error_code": ErrorCode.GROUP_ID_NOT_FOUND if group_id else ErrorCode.INVALID_GROUP_ID,
             "error_message": f"expected a consumer group, found {group_id!r}",
             "group_state": "",
         }
@@ -105,6 +105,6 @@ def _named(call: Call, parts: Collection[Part]) -> list[Fields]:
 
 
 APIS: Final = (
-    Api(68, 0, 1, consumer_group_heartbeat),
-    Api(69, 0, 1, consumer_group_describe),
+    Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, consumer_group_heartbeat),
+    Api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, consumer_group_describe),
 )

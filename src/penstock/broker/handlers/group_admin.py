@@ -8,7 +8,7 @@ from penstock.broker.groups.classic_members import GroupState
 from penstock.broker.groups.registry import CLASSIC
 from penstock.broker.handlers.base import Api, Call, Fields
 from penstock.broker.handlers.cluster import OPERATIONS_OMITTED
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ApiKey, ErrorCode
 
 __all__ = ["APIS"]
 
@@ -46,7 +46,7 @@ def _describe(call: Call, group_id: str) -> Fields:
     if kind != CLASSIC:
         result["group_state"] = "Dead"
         if call.version >= NOT_FOUND_FROM:
-            result["error_code"] = ErrorCode.group_id_not_found
+            result["error_code"] = ErrorCode.GROUP_ID_NOT_FOUND
             result["error_message"] = (
                 f"expected a group of the classic protocol, found {group_id!r}"
                 + (f", a {kind} group" if kind is not None else "")
@@ -79,7 +79,7 @@ async def delete_groups(call: Call, fields: Fields) -> Fields:
     for group_id in fields["groups_names"]:
         offsets = call.broker.group_offsets
         code = call.broker.registry.delete(group_id)
-        if code is ErrorCode.none:
+        if code is ErrorCode.NONE:
             offsets.forget_group(group_id)
         results.append({"group_id": group_id, "error_code": code})
     call.broker.group_store.save()
@@ -89,7 +89,7 @@ async def delete_groups(call: Call, fields: Fields) -> Fields:
 
 
 APIS: Final = (
-    Api(15, 0, 6, describe_groups),
-    Api(16, 0, 5, list_groups),
-    Api(42, 0, 2, delete_groups),
+    Api(ApiKey.DESCRIBE_GROUPS, 0, 6, describe_groups),
+    Api(ApiKey.LIST_GROUPS, 0, 5, list_groups),
+    Api(ApiKey.DELETE_GROUPS, 0, 2, delete_groups),
 )

@@ -10,13 +10,10 @@ from penstock.broker.groups.classic_members import Join, Sync
 from penstock.broker.groups.registry import CLASSIC
 from penstock.broker.handlers.base import Api, Call, Fields
 from penstock.broker.handlers.cluster import NODE_ID
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ApiKey, CoordinatorKind, ErrorCode
 
 __all__ = ["APIS"]
 
-GROUP_KEY: Final = 0
-TRANSACTION_KEY: Final = 1
-SHARE_KEY: Final = 2
 SHARE_KEY_FROM: Final = 6
 """Version of FindCoordinator."""
 SHARE_KEY_FORM: Final = re.compile(r".+:[A-Za-z0-9_-]{22}:\d+", re.DOTALL)
@@ -30,22 +27,22 @@ PROTOCOL_NAMED_FROM: Final = 5
 
 def find_coordinator(call: Call, fields: Fields) -> Fields:
     """This broker coordinates all groups, transactions and share groups' partitions."""
-    kind = fields.get("key_type", GROUP_KEY)
+    kind = fields.get("key_type", CoordinatorKind.GROUP)
     if call.version < BATCH_FROM:
         return _coordinator(call, kind, fields["key"])
     return {"coordinators": [_coordinator(call, kind, key) for key in fields["coordinator_keys"]]}
 
 
 def _coordinator(call: Call, kind: int, key: str) -> Fields:
-    is_known = kind in {GROUP_KEY, TRANSACTION_KEY}
-    if kind == SHARE_KEY and call.version >= SHARE_KEY_FROM:
+    is_known = kind in {CoordinatorKind.GROUP, CoordinatorKind.TRANSACTION}
+    if kind == CoordinatorKind.SHARE and call.version >= SHARE_KEY_FROM:
         is_known = bool(SHARE_KEY_FORM.fullmatch(key))
     if not is_known:
         return {
             "key": key,
             "node_id": -1,
             "port": -1,
-            "error_code": ErrorCode.invalid_request,
+            "error_code": ErrorCode.INVALID_REQUEST,
             "error_message": "expected a group (key type 0), a transactional id (1), or, from "
             f"version {SHARE_KEY_FROM} on, GROUP:TOPIC_ID:PARTITION (2); found {kind}: {key!r}",
         }
@@ -57,14 +54,14 @@ async def join_group(call: Call, fields: Fields) -> Fields:
     """Waits until the group's next generation begins."""
     if fields["group_id"] and not call.broker.registry.claim(fields["group_id"], CLASSIC):
         return {
-            "error_code": ErrorCode.inconsistent_group_protocol,
+            "error_code": ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
             "generation_id": -1,
             "member_id": fields["member_id"],
         }
     has_protocols = fields["protocol_type"] and fields["protocols"]
     if fields["member_id"] and not has_protocols and _is_unknown(call, fields["group_id"]):
         return {  # the fault that is reported first
-            "error_code": ErrorCode.unknown_member_id,
+            "error_code": ErrorCode.UNKNOWN_MEMBER_ID,
             "generation_id": -1,
             "member_id": fields["member_id"],
         }
@@ -97,7 +94,7 @@ async def sync_group(call: Call, fields: Fields) -> Fields:
     if call.version >= PROTOCOL_NAMED_FROM and not (
         fields["protocol_type"] and fields["protocol_name"]
     ):
-        return {"error_code": ErrorCode.inconsistent_group_protocol}
+        return {"error_code": ErrorCode.INCONSISTENT_GROUP_PROTOCOL}
     token: asyncio.Future[Fields] = asyncio.get_running_loop().create_future()
     sync = Sync(
         group_id=fields["group_id"],
@@ -127,7 +124,7 @@ def heartbeat(call: Call, fields: Fields) -> Fields:
 def leave_group(call: Call, fields: Fields) -> Fields:
     """Takes members out of their group."""
     if not fields["group_id"]:
-        return {"error_code": ErrorCode.invalid_group_id, "members": []}
+        return {"error_code": ErrorCode.INVALID_GROUP_ID, "members": []}
     wanted = fields.get("members")
     if wanted is None:
         wanted = [{"member_id": fields["member_id"]}]
@@ -154,9 +151,9 @@ def _leave(call: Call, group_id: str, member_id: str, instance_id: str | None) -
 
 
 APIS: Final = (
-    Api(10, 0, 6, find_coordinator),
-    Api(11, 0, 9, join_group),
-    Api(12, 0, 4, heartbeat),
-    Api(13, 0, 5, leave_group),
-    Api(14, 0, 5, sync_group),
+    Api(ApiKey.FIND_COORDINATOR, 0, 6, find_coordinator),
+    Api(ApiKey.JOIN_GROUP, 0, 9, join_group),
+    Api(ApiKey.HEARTBEAT, 0, 4, heartbeat),
+    Api(ApiKey.LEAVE_GROUP, 0, 5, leave_group),
+    Api(ApiKey.SYNC_GROUP, 0, 5, sync_group),
 )

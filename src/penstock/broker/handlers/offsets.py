@@ -11,7 +11,7 @@ from penstock.broker.handlers.base import Api, Call, Fields, topic_of
 from penstock.broker.storage.flusher import made_durable
 from penstock.broker.storage.topics import Hosted
 from penstock.log.errors import StorageError
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ApiKey, ErrorCode
 
 __all__ = ["APIS", "end_below", "known_parts"]
 
@@ -39,11 +39,11 @@ async def offset_commit(call: Call, fields: Fields) -> Fields:
             index, metadata = one["partition_index"], one["committed_metadata"] or ""
             code: int = fault or 0
             if topic is None and wanted.get("topic_id") is not None:
-                code = ErrorCode.unknown_topic_id
+                code = ErrorCode.UNKNOWN_TOPIC_ID
             elif topic is None or topic.partition(index) is None:
-                code = ErrorCode.unknown_topic_or_partition
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif not code and len(metadata) > METADATA_CHARACTERS_MAX:
-                code = ErrorCode.offset_metadata_too_large
+                code = ErrorCode.OFFSET_METADATA_TOO_LARGE
             if not code and topic is not None:
                 epoch, offset = one.get("committed_leader_epoch", -1), one["committed_offset"]
                 accepted[topic.name, index] = Committed(
@@ -58,7 +58,7 @@ async def offset_commit(call: Call, fields: Fields) -> Fields:
         failed = True
     if failed:  # clients look for the coordinator again and retry, as they do with Kafka
         for one in (part for topic in topics for part in topic["partitions"]):
-            one["error_code"] = one["error_code"] or ErrorCode.coordinator_not_available
+            one["error_code"] = one["error_code"] or ErrorCode.COORDINATOR_NOT_AVAILABLE
     return {"topics": topics}
 
 
@@ -120,13 +120,13 @@ def _fetch(call: Call, group_id: str, wanted: list[Fields] | None, request: Fiel
                 "metadata": "",
             }
             if is_strict and not offsets.is_stable(group_id, (name, index)):
-                part["error_code"] = ErrorCode.unstable_offset_commit
+                part["error_code"] = ErrorCode.UNSTABLE_OFFSET_COMMIT
             elif found is not None:
                 part["committed_offset"] = found.offset
                 part["committed_leader_epoch"] = found.leader_epoch
                 part["metadata"] = found.metadata
             elif topic is None and one.get("topic_id") is not None:
-                part["error_code"] = ErrorCode.unknown_topic_id
+                part["error_code"] = ErrorCode.UNKNOWN_TOPIC_ID
             parts.append(part)
         topic_id = topic.id if topic is not None else one.get("topic_id")
         topics.append({"name": name, "topic_id": topic_id, "partitions": parts})
@@ -137,13 +137,13 @@ async def offset_delete(call: Call, fields: Fields) -> Fields:
     """Forgets offsets of topics that the group doesn't read at present."""
     broker, group_id = call.broker, fields["group_id"]
     if not group_id:
-        return {"error_code": ErrorCode.invalid_group_id}
+        return {"error_code": ErrorCode.INVALID_GROUP_ID}
     kind = broker.registry.kind(group_id)
     if kind not in {CLASSIC, CONSUMER}:
-        return {"error_code": ErrorCode.group_id_not_found}
+        return {"error_code": ErrorCode.GROUP_ID_NOT_FOUND}
     group = broker.groups.get(group_id)
     if group is not None and group.members and group.protocol_type != "consumer":
-        return {"error_code": ErrorCode.non_empty_group}
+        return {"error_code": ErrorCode.NON_EMPTY_GROUP}
     read = broker.registry.subscribed(group_id)
     topics = []
     for one in fields["topics"]:
@@ -154,20 +154,20 @@ async def offset_delete(call: Call, fields: Fields) -> Fields:
         for index in indexes:
             code: int = 0
             if topic is None or topic.partition(index) is None:
-                code = ErrorCode.unknown_topic_or_partition
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif read is None or name in read:
-                code = ErrorCode.group_subscribed_to_topic
+                code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
             else:
                 broker.group_offsets.forget(group_id, [(name, index)])
             parts.append({"partition_index": index, "error_code": code})
         topics.append({"name": name, "partitions": parts})
     if not await made_durable(broker.flusher.make_durable, [broker.group_offsets.journal]):
-        return {"error_code": ErrorCode.coordinator_not_available}
+        return {"error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE}
     return {"topics": topics}
 
 
 APIS: Final = (
-    Api(8, 2, 10, offset_commit),
-    Api(9, 1, 10, offset_fetch),
-    Api(47, 0, 0, offset_delete),
+    Api(ApiKey.OFFSET_COMMIT, 2, 10, offset_commit),
+    Api(ApiKey.OFFSET_FETCH, 1, 10, offset_fetch),
+    Api(ApiKey.OFFSET_DELETE, 0, 0, offset_delete),
 )

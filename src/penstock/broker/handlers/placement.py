@@ -13,14 +13,13 @@ from typing import Final
 from penstock.broker.handlers.base import Api, Call, Fields, missing
 from penstock.broker.handlers.cluster import NODE_ID, described
 from penstock.broker.storage.topics import Hosted, Topic
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ApiKey, ConfigResource, ErrorCode
 
 __all__ = ["APIS"]
 
 PARTITIONS_PER_ANSWER_MAX: Final = 2000
 """Partitions in one answer, Kafka's max.request.partition.size.limit; the cursor says where to go
 on."""
-TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
 
 
 def describe_topic_partitions(call: Call, fields: Fields) -> Fields:
@@ -99,9 +98,9 @@ def elect_leaders(call: Call, fields: Fields) -> Fields:
         parts: list[Fields] = []
         for index in indexes:
             is_here = topic is not None and topic.partition(index) is not None
-            code = ErrorCode.election_not_needed
+            code = ErrorCode.ELECTION_NOT_NEEDED
             if not is_here:
-                code = ErrorCode.unknown_topic_or_partition
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif fields["topic_partitions"] is None:
                 continue  # asked for all, Kafka lists only those that were elected
             parts.append({"partition_id": index, "error_code": code, "error_message": None})
@@ -118,13 +117,13 @@ def alter_partition_reassignments(call: Call, fields: Fields) -> Fields:
         parts = []
         for wanted in one["partitions"]:
             index, replicas = wanted["partition_index"], wanted["replicas"]
-            code, message = ErrorCode.none, None
+            code, message = ErrorCode.NONE, None
             if topic is None or topic.partition(index) is None:
-                code = ErrorCode.unknown_topic_or_partition
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif replicas is None:
-                code = ErrorCode.no_reassignment_in_progress
+                code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
             elif list(replicas) != [NODE_ID]:
-                code = ErrorCode.invalid_replica_assignment
+                code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
                 message = f"expected replicas [{NODE_ID}] (one broker), found {replicas[:10]}"
             parts.append({"partition_index": index, "error_code": code, "error_message": message})
         responses.append({"name": one["name"], "partitions": parts})
@@ -142,21 +141,21 @@ def list_config_resources(call: Call, fields: Fields) -> Fields:
     if kinds is None:
         return {"config_resources": []}
     found: list[Fields] = []
-    if not kinds or TOPIC_RESOURCE in kinds:
+    if not kinds or ConfigResource.TOPIC in kinds:
         found += [
-            {"resource_name": topic.name, "resource_type": TOPIC_RESOURCE}
+            {"resource_name": topic.name, "resource_type": ConfigResource.TOPIC}
             for topic in call.broker.topics
         ]
-    if not kinds or BROKER_RESOURCE in kinds:
-        found.append({"resource_name": str(NODE_ID), "resource_type": BROKER_RESOURCE})
+    if not kinds or ConfigResource.BROKER in kinds:
+        found.append({"resource_name": str(NODE_ID), "resource_type": ConfigResource.BROKER})
     return {"config_resources": found}
 
 
 APIS: Final = (
-    Api(35, 1, 5, describe_log_dirs),
-    Api(43, 0, 2, elect_leaders),
-    Api(45, 0, 1, alter_partition_reassignments),
-    Api(46, 0, 0, list_partition_reassignments),
-    Api(74, 0, 1, list_config_resources),
-    Api(75, 0, 0, describe_topic_partitions),
+    Api(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, describe_log_dirs),
+    Api(ApiKey.ELECT_LEADERS, 0, 2, elect_leaders),
+    Api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 1, alter_partition_reassignments),
+    Api(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, list_partition_reassignments),
+    Api(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, list_config_resources),
+    Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, describe_topic_partitions),
 )

@@ -7,7 +7,7 @@ from typing import Final
 from penstock.broker.handlers.base import Api, Call, Fields
 from penstock.broker.handlers.transactions import carry_out, older
 from penstock.broker.transactions.machine import NO_EPOCH, NO_ID, Answer
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ApiKey, ErrorCode
 
 __all__ = ["APIS"]
 
@@ -23,7 +23,7 @@ async def init_producer_id(call: Call, fields: Fields) -> Fields:
             return {"producer_id": broker.next_producer_id(), "producer_epoch": 0}
         producer_id, epoch = fields.get("producer_id", NO_ID), fields.get("producer_epoch", -1)
         if (producer_id == NO_ID) is not (epoch == NO_EPOCH):
-            answer = Answer(ErrorCode.invalid_request)
+            answer = Answer(ErrorCode.INVALID_REQUEST)
         else:
             answer = broker.transactions.machine.init(
                 broker.clock_ms(),
@@ -32,7 +32,7 @@ async def init_producer_id(call: Call, fields: Fields) -> Fields:
                 None if producer_id == NO_ID else (producer_id, epoch),
             )
     except OSError:
-        code = ErrorCode.kafka_storage_error
+        code = ErrorCode.KAFKA_STORAGE_ERROR
         return {"error_code": code, "producer_id": NO_ID, "producer_epoch": NO_EPOCH}
     answer = await carry_out(call, answer)
     return {
@@ -42,4 +42,4 @@ async def init_producer_id(call: Call, fields: Fields) -> Fields:
     }
 
 
-APIS: Final = (Api(22, 0, 5, init_producer_id),)
+APIS: Final = (Api(ApiKey.INIT_PRODUCER_ID, 0, 5, init_producer_id),)

@@ -8,7 +8,7 @@ from typing import Final
 from penstock.broker.handlers.base import Api, Call, Fields
 from penstock.broker.security.quotas import CLIENT, USER, Entity, Quota, entity_of
 from penstock.errors import LimitError, SetupError, UserError
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ApiKey, ErrorCode
 
 __all__ = ["APIS"]
 
@@ -21,7 +21,7 @@ def describe_quotas(call: Call, fields: Fields) -> Fields:
     wrong = [one for one in components if one["entity_type"] not in {USER, CLIENT}]
     if wrong or any(one["match_type"] not in {EXACT, DEFAULT, ANY} for one in components):
         return {
-            "error_code": ErrorCode.invalid_request,
+            "error_code": ErrorCode.INVALID_REQUEST,
             "error_message": f"expected to match {USER} and {CLIENT} exactly (0), by default (1) "
             "or at all (2)",
             "entries": None,
@@ -65,9 +65,9 @@ def alter_quotas(call: Call, fields: Fields) -> Fields:
             else:
                 entity_of(names)
         except UserError as error:
-            result |= {"error_code": ErrorCode.invalid_request, "error_message": str(error)}
+            result |= {"error_code": ErrorCode.INVALID_REQUEST, "error_message": str(error)}
         except (OSError, SetupError, LimitError) as error:
-            result |= {"error_code": ErrorCode.unknown_server_error, "error_message": str(error)}
+            result |= {"error_code": ErrorCode.UNKNOWN_SERVER_ERROR, "error_message": str(error)}
         results.append(result)
     return {"entries": results}
 
@@ -84,6 +84,6 @@ def _value(change: Fields) -> float | None:
 
 
 APIS: Final = (
-    Api(48, 0, 1, describe_quotas),
-    Api(49, 0, 1, alter_quotas),
+    Api(ApiKey.DESCRIBE_CLIENT_QUOTAS, 0, 1, describe_quotas),
+    Api(ApiKey.ALTER_CLIENT_QUOTAS, 0, 1, alter_quotas),
 )

@@ -10,7 +10,7 @@ from penstock.errors import CorruptError, LimitError
 from penstock.log.errors import OffsetRangeError, StorageError
 from penstock.log.partition import LEADER_EPOCH, Partition
 from penstock.log.tier import NotLoadedError
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ApiKey, ErrorCode
 
 __all__ = ["APIS"]
 
@@ -54,18 +54,18 @@ def _list_offsets(call: Call, fields: Fields, *, is_patient: bool) -> Fields:
             part: Fields = {"partition_index": index, "offset": -1, "timestamp": -1}
             place = hosted(call, topic["name"], index)
             if wanted["timestamp"] < EARLIEST_PENDING:
-                part["error_code"] = ErrorCode.unsupported_version  # a mark of a later Kafka
+                part["error_code"] = ErrorCode.UNSUPPORTED_VERSION  # a mark of a later Kafka
             elif place is None:
-                part["error_code"] = ErrorCode.unknown_topic_or_partition
+                part["error_code"] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif wanted.get("current_leader_epoch", -1) > LEADER_EPOCH:
-                part["error_code"] = ErrorCode.unknown_leader_epoch
+                part["error_code"] = ErrorCode.UNKNOWN_LEADER_EPOCH
             else:
                 try:
                     part |= _offset_for(place.log, wanted["timestamp"], _end(place.log, fields))
                 except (StorageError, CorruptError, LimitError) as error:
                     if is_patient and isinstance(error, NotLoadedError):
                         raise
-                    part["error_code"] = ErrorCode.kafka_storage_error
+                    part["error_code"] = ErrorCode.KAFKA_STORAGE_ERROR
             parts.append(part)
         topics.append({"name": topic["name"], "partitions": parts})
     return {"topics": topics}
@@ -112,19 +112,19 @@ def delete_records(call: Call, fields: Fields) -> Fields:
             part: Fields = {"partition_index": index, "low_watermark": -1, "error_code": 0}
             place = hosted(call, topic["name"], index)
             if place is None:
-                part["error_code"] = ErrorCode.unknown_topic_or_partition
+                part["error_code"] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif place.log.config.compacts and not place.log.config.deletes:
                 # its records go when newer ones have their keys
-                part["error_code"] = ErrorCode.policy_violation
+                part["error_code"] = ErrorCode.POLICY_VIOLATION
             else:
                 try:
                     before = place.log.end_offset if offset == -1 else offset
                     place.log.delete_records(before, call.broker.clock_ms())
                     part["low_watermark"] = place.log.start_offset
                 except OffsetRangeError:
-                    part["error_code"] = ErrorCode.offset_out_of_range
+                    part["error_code"] = ErrorCode.OFFSET_OUT_OF_RANGE
                 except (StorageError, OSError):
-                    part["error_code"] = ErrorCode.kafka_storage_error
+                    part["error_code"] = ErrorCode.KAFKA_STORAGE_ERROR
             parts.append(part)
         topics.append({"name": topic["name"], "partitions": parts})
     return {"topics": topics}
@@ -140,11 +140,11 @@ def offset_for_leader_epoch(call: Call, fields: Fields) -> Fields:
             place = hosted(call, topic["topic"], index)
             part: Fields = {"partition": index, "leader_epoch": -1, "end_offset": -1}
             if place is None:
-                part["error_code"] = ErrorCode.unknown_topic_or_partition
+                part["error_code"] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif wanted.get("current_leader_epoch", -1) > LEADER_EPOCH:
-                part["error_code"] = ErrorCode.unknown_leader_epoch
+                part["error_code"] = ErrorCode.UNKNOWN_LEADER_EPOCH
             elif place.log.is_end_unknown:
-                part["error_code"] = ErrorCode.kafka_storage_error
+                part["error_code"] = ErrorCode.KAFKA_STORAGE_ERROR
             elif wanted["leader_epoch"] == LEADER_EPOCH:
                 part |= {"leader_epoch": LEADER_EPOCH, "end_offset": place.log.end_offset}
             parts.append(part)
@@ -160,7 +160,7 @@ def describe_producers(call: Call, fields: Fields) -> Fields:
         for index in topic["partition_indexes"]:
             place = hosted(call, topic["name"], index)
             if place is None:
-                code = ErrorCode.unknown_topic_or_partition
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 parts.append({"partition_index": index, "error_code": code})
                 continue
             active = [
@@ -180,8 +180,8 @@ def describe_producers(call: Call, fields: Fields) -> Fields:
 
 
 APIS: Final = (
-    Api(2, 1, 11, list_offsets),
-    Api(21, 0, 2, delete_records),
-    Api(23, 2, 4, offset_for_leader_epoch),
-    Api(61, 0, 0, describe_producers),
+    Api(ApiKey.LIST_OFFSETS, 1, 11, list_offsets),
+    Api(ApiKey.DELETE_RECORDS, 0, 2, delete_records),
+    Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, offset_for_leader_epoch),
+    Api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, describe_producers),
 )

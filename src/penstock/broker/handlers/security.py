@@ -13,7 +13,7 @@ from penstock.broker.security.model import Operation, ResourceType
 from penstock.broker.security.sasl import LogInError
 from penstock.broker.security.users import name_fault
 from penstock.errors import LimitError, SetupError, UserError
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ApiKey, ErrorCode
 from penstock.wire.scram import ITERATIONS_MAX, ITERATIONS_MIN, MECHANISMS, Credential
 
 __all__ = ["APIS"]
@@ -27,11 +27,11 @@ def sasl_handshake(call: Call, fields: Fields) -> Fields:
     """Begins a log-in."""
     session = call.connection.session
     if session is None:
-        return {"error_code": ErrorCode.illegal_sasl_state}
+        return {"error_code": ErrorCode.ILLEGAL_SASL_STATE}
     if not session.choose(fields["mechanism"]):
         call.connection.finish()
         return {
-            "error_code": ErrorCode.unsupported_sasl_mechanism,
+            "error_code": ErrorCode.UNSUPPORTED_SASL_MECHANISM,
             "mechanisms": session.mechanisms,
         }
     return {"mechanisms": session.mechanisms}
@@ -42,7 +42,7 @@ async def sasl_authenticate(call: Call, fields: Fields) -> Fields:
     session, guard, loop = call.connection.session, call.broker.guard, call.broker.loop
     if session is None:
         return {
-            "error_code": ErrorCode.illegal_sasl_state,
+            "error_code": ErrorCode.ILLEGAL_SASL_STATE,
             "error_message": "expected SaslAuthenticate on a listener with SASL",
         }
     try:
@@ -51,7 +51,7 @@ async def sasl_authenticate(call: Call, fields: Fields) -> Fields:
         await asyncio.sleep(guard.failures.add(call.client_host, loop.time()))
         call.connection.finish()
         return {
-            "error_code": ErrorCode.sasl_authentication_failed,
+            "error_code": ErrorCode.SASL_AUTHENTICATION_FAILED,
             "error_message": str(error),
         }
     if session.is_done:
@@ -70,11 +70,11 @@ def describe_scram_credentials(call: Call, fields: Fields) -> Fields:
         result: Fields = {"user": name}
         if wanted.count(name) > 1:
             result |= _fault(
-                ErrorCode.duplicate_resource, f"expected {name!r} once, found it twice"
+                ErrorCode.DUPLICATE_RESOURCE, f"expected {name!r} once, found it twice"
             )
         elif name not in known:
             result |= _fault(
-                ErrorCode.resource_not_found, f"expected a user with SCRAM, found {name!r}"
+                ErrorCode.RESOURCE_NOT_FOUND, f"expected a user with SCRAM, found {name!r}"
             )
         else:
             result["credential_infos"] = [
@@ -96,7 +96,7 @@ def alter_scram_credentials(call: Call, fields: Fields) -> Fields:
         name, number = one["name"], one["mechanism"]
         fault = _change_fault(call, one)
         if fault is None and (name, number) in seen:
-            fault = _fault(ErrorCode.duplicate_resource, "expected each credential once")
+            fault = _fault(ErrorCode.DUPLICATE_RESOURCE, "expected each credential once")
         seen.add((name, number))
         if fault is not None:
             faults.setdefault(name, fault)
@@ -114,7 +114,7 @@ def alter_scram_credentials(call: Call, fields: Fields) -> Fields:
             [one for one in remove if one[0] not in faults],
         )
     except (OSError, SetupError, LimitError, UserError) as error:
-        faults |= dict.fromkeys(names, _fault(ErrorCode.unknown_server_error, str(error)))
+        faults |= dict.fromkeys(names, _fault(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
     call.broker.guard.expel(but=call.connection)
     return {"results": [{"user": name} | faults.get(name, {}) for name in names]}
 
@@ -122,23 +122,23 @@ def alter_scram_credentials(call: Call, fields: Fields) -> Fields:
 def _change_fault(call: Call, change: Fields) -> Fields | None:
     name, mechanism = change["name"], MECHANISM_NUMBERS.get(change["mechanism"])
     if name_fault(name):
-        return _fault(ErrorCode.unacceptable_credential, name_fault(name) or "")
+        return _fault(ErrorCode.UNACCEPTABLE_CREDENTIAL, name_fault(name) or "")
     if mechanism is None:
         return _fault(
-            ErrorCode.unsupported_sasl_mechanism, "expected SCRAM-SHA-256 (1) or SCRAM-SHA-512 (2)"
+            ErrorCode.UNSUPPORTED_SASL_MECHANISM, "expected SCRAM-SHA-256 (1) or SCRAM-SHA-512 (2)"
         )
     if "salt" not in change:
         if call.broker.guard.users.has(name, mechanism):
             return None
-        return _fault(ErrorCode.resource_not_found, f"expected {mechanism} of {name!r}, found none")
+        return _fault(ErrorCode.RESOURCE_NOT_FOUND, f"expected {mechanism} of {name!r}, found none")
     if not ITERATIONS_MIN <= change["iterations"] <= ITERATIONS_MAX:
         return _fault(
-            ErrorCode.unacceptable_credential,
+            ErrorCode.UNACCEPTABLE_CREDENTIAL,
             f"expected {ITERATIONS_MIN} to {ITERATIONS_MAX} iterations, found "
             f"{change['iterations']}",
         )
     if not change["salt"] or not change["salted_password"]:
-        return _fault(ErrorCode.unacceptable_credential, "expected a salt and a salted password")
+        return _fault(ErrorCode.UNACCEPTABLE_CREDENTIAL, "expected a salt and a salted password")
     return None
 
 
@@ -152,7 +152,7 @@ def describe_acls(call: Call, fields: Fields) -> Fields:
         return _NO_AUTHORIZER | {"resources": []}
     wanted = _filter(fields, "resource_type_filter")
     if wanted is None:
-        return _fault(ErrorCode.invalid_request, _NO_FILTER) | {"resources": []}
+        return _fault(ErrorCode.INVALID_REQUEST, _NO_FILTER) | {"resources": []}
     by_resource: dict[tuple[int, str, int], list[Fields]] = {}
     for acl in call.broker.guard.authorizer.acls.find(wanted):
         where = acl.resource_type, acl.name, acl.pattern
@@ -182,14 +182,14 @@ def create_acls(call: Call, fields: Fields) -> Fields:
     for one in creations:
         acl, fault = _acl(one)
         if acl is None:
-            results.append(_fault(ErrorCode.invalid_request, fault))
+            results.append(_fault(ErrorCode.INVALID_REQUEST, fault))
         else:
             good.append(acl)
             results.append({"error_code": 0})
     try:
         authorizer.add(good)
     except (OSError, SetupError, LimitError) as error:
-        refused = _fault(ErrorCode.unknown_server_error, str(error))
+        refused = _fault(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
         results = [one if one["error_code"] else refused for one in results]
     return {"results": results}
 
@@ -203,11 +203,11 @@ def delete_acls(call: Call, fields: Fields) -> Fields:
     try:
         removed = iter(authorizer.remove([one for one in filters if one is not None]))
     except (OSError, SetupError) as error:
-        fault = _fault(ErrorCode.unknown_server_error, str(error))
+        fault = _fault(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
         return {"filter_results": [fault for _ in filters]}
     return {
         "filter_results": [
-            _fault(ErrorCode.invalid_request, _NO_FILTER)
+            _fault(ErrorCode.INVALID_REQUEST, _NO_FILTER)
             if one is None
             else {"matching_acls": [_describe(acl) for acl in next(removed)]}
             for one in filters
@@ -216,7 +216,7 @@ def delete_acls(call: Call, fields: Fields) -> Fields:
 
 
 _NO_AUTHORIZER: Final = {
-    "error_code": ErrorCode.security_disabled,
+    "error_code": ErrorCode.SECURITY_DISABLED,
     "error_message": "expected access control lists to be in use; start the broker with "
     "--authorize, or enter the first one with penstock acl add",
 }
@@ -270,11 +270,11 @@ def _describe(acl: Acl) -> Fields:
 
 
 APIS: Final = (
-    Api(29, 1, 3, describe_acls),
-    Api(30, 1, 3, create_acls),
-    Api(31, 1, 3, delete_acls),
-    Api(17, 1, 1, sasl_handshake),
-    Api(36, 0, 2, sasl_authenticate),
-    Api(50, 0, 0, describe_scram_credentials),
-    Api(51, 0, 0, alter_scram_credentials),
+    Api(ApiKey.DESCRIBE_ACLS, 1, 3, describe_acls),
+    Api(ApiKey.CREATE_ACLS, 1, 3, create_acls),
+    Api(ApiKey.DELETE_ACLS, 1, 3, delete_acls),
+    Api(ApiKey.SASL_HANDSHAKE, 1, 1, sasl_handshake),
+    Api(ApiKey.SASL_AUTHENTICATE, 0, 2, sasl_authenticate),
+    Api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0, describe_scram_credentials),
+    Api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, 0, alter_scram_credentials),
 )

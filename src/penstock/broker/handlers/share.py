@@ -24,7 +24,7 @@ from penstock.errors import LimitError
 from penstock.log.errors import StorageError
 from penstock.log.partition import LEADER_EPOCH
 from penstock.log.tier import NotLoadedError
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ApiKey, ErrorCode
 
 __all__ = ["APIS"]
 
@@ -47,7 +47,7 @@ def _group_fault(call: Call, group_id: str, *, joins: bool = False) -> Fields | 
     if kind in {None, SHARE} or (joins and registry.claim(group_id, SHARE)):
         return None
     return {
-        "error_code": ErrorCode.group_id_not_found,
+        "error_code": ErrorCode.GROUP_ID_NOT_FOUND,
         "error_message": f"expected a share group, found {group_id!r}, a {kind} group",
     }
 
@@ -78,10 +78,10 @@ async def share_group_heartbeat(call: Call, fields: Fields) -> Fields:
         call.client_host,
     )
     answer = shares.groups.heartbeat(call.broker.now_ms(), policy.session_ms, beat)
-    if answer.code is not ErrorCode.none:
+    if answer.code is not ErrorCode.NONE:
         return {"error_code": answer.code, "error_message": answer.message}
     result: Fields = {
-        "error_code": ErrorCode.none,
+        "error_code": ErrorCode.NONE,
         "member_id": member_id,
         "member_epoch": answer.epoch,
         "heartbeat_interval": policy.heartbeat_ms if answer.epoch >= 0 else 0,
@@ -93,9 +93,9 @@ async def share_group_heartbeat(call: Call, fields: Fields) -> Fields:
             if not await made_durable(call.broker.flusher.make_durable, [shares.journal]):
                 raise StorageError(shares.journal.failure or "the journal was not synced")
     except StorageError as error:
-        return {"error_code": ErrorCode.coordinator_not_available, "error_message": str(error)}
+        return {"error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE, "error_message": str(error)}
     except LimitError as error:
-        return {"error_code": ErrorCode.group_max_size_reached, "error_message": str(error)}
+        return {"error_code": ErrorCode.GROUP_MAX_SIZE_REACHED, "error_message": str(error)}
     return result
 
 
@@ -104,7 +104,7 @@ def _no_group(call: Call, group_id: str) -> Fields | None:
     if call.broker.registry.kind(group_id) is not None:
         return None
     return {
-        "error_code": ErrorCode.group_id_not_found,
+        "error_code": ErrorCode.GROUP_ID_NOT_FOUND,
         "error_message": f"expected a share group, found none named {group_id!r}",
     }
 
@@ -144,13 +144,13 @@ def _describe(call: Call, group_id: str) -> Fields:
     result: Fields = {"group_id": group_id, "authorized_operations": OPERATIONS_OMITTED}
     group = shares.groups.get(group_id)
     if not group_id:
-        return result | {"error_code": ErrorCode.invalid_group_id, "group_state": ""}
+        return result | {"error_code": ErrorCode.INVALID_GROUP_ID, "group_state": ""}
     if group is None:
         if shares.has(group_id):
             return result | {"group_state": "Empty", "assignor_name": "simple"}
         return result | {
             "group_state": "",
-            "error_code": ErrorCode.group_id_not_found,
+            "error_code": ErrorCode.GROUP_ID_NOT_FOUND,
             "error_message": f"expected a share group, found none named {group_id!r}",
         }
 
@@ -179,11 +179,11 @@ def _session(call: Call, fields: Fields) -> Session | ErrorCode:
     sessions = call.broker.share.sessions
     group, member, epoch = fields["group_id"], fields["member_id"], fields["share_session_epoch"]
     if not group or not member:
-        return ErrorCode.invalid_request
+        return ErrorCode.INVALID_REQUEST
     if epoch != 0:
         return sessions.next(group, member, epoch, call.connection)
-    if call.api_key == ACKNOWLEDGE:
-        return ErrorCode.invalid_share_session_epoch
+    if call.api_key == ApiKey.SHARE_ACKNOWLEDGE:
+        return ErrorCode.INVALID_SHARE_SESSION_EPOCH
     before = sessions.get(group, member)
     if before is not None and before.connection is not call.connection:
         call.broker.share.end_session(before)
@@ -228,7 +228,7 @@ async def _acknowledge(
         if held is None:
             known = call.broker.topics.by_id(place[0]) is not None
             codes[place] = (
-                ErrorCode.unknown_topic_or_partition if known else ErrorCode.unknown_topic_id
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if known else ErrorCode.UNKNOWN_TOPIC_ID
             )
             continue
         held.state.skip_to(held.hosted.log.start_offset)
@@ -237,11 +237,11 @@ async def _acknowledge(
         try:
             shares.save(held)
         except StorageError:
-            code = ErrorCode.kafka_storage_error
-        codes[place] = code or ErrorCode.none
+            code = ErrorCode.KAFKA_STORAGE_ERROR
+        codes[place] = code or ErrorCode.NONE
         held.wake()
     if codes and not await made_durable(call.broker.flusher.make_durable, [shares.journal]):
-        codes = dict.fromkeys(codes, ErrorCode.kafka_storage_error)
+        codes = dict.fromkeys(codes, ErrorCode.KAFKA_STORAGE_ERROR)
     return codes
 
 
@@ -275,11 +275,11 @@ async def share_fetch(call: Call, fields: Fields) -> Fields:
     acks = _acks(fields["topics"])
     if _renews(acks) and (fields.get("max_records") or not fields.get("is_renew_ack")):
         return {
-            "error_code": ErrorCode.invalid_request,
+            "error_code": ErrorCode.INVALID_REQUEST,
             "error_message": "expected no records to be asked for together with a renewal",
         }
     if not _subscribe(session, fields):
-        return {"error_code": ErrorCode.invalid_request, "error_message": "too many partitions"}
+        return {"error_code": ErrorCode.INVALID_REQUEST, "error_message": "too many partitions"}
     codes = await _acknowledge(call, session, acks)
     is_final = fields["share_session_epoch"] == FINAL
     parts: dict[_Place, Portion] = {}
@@ -292,7 +292,7 @@ async def share_fetch(call: Call, fields: Fields) -> Fields:
         "acquisition_lock_timeout": rules.lock_ms,
         "responses": _by_topic(
             {
-                place: _part(place, parts.get(place), codes.get(place, ErrorCode.none))
+                place: _part(place, parts.get(place), codes.get(place, ErrorCode.NONE))
                 for place in {**parts, **codes}
             }
         ),
@@ -421,7 +421,7 @@ def _collect(
         if held is None or held.hosted.topic.is_deleted:
             known = call.broker.topics.by_id(place[0]) is not None
             parts[place] = Portion(
-                ErrorCode.unknown_topic_or_partition if known else ErrorCode.unknown_topic_id
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if known else ErrorCode.UNKNOWN_TOPIC_ID
             )
             continue
         if wanted.records_left <= 0 or wanted.bytes_left <= 0:
@@ -434,7 +434,7 @@ def _collect(
             continue
         except StorageError:
             held.state.release(call.broker.now_ms(), session.member, is_counted=False)
-            found = Portion(ErrorCode.kafka_storage_error)
+            found = Portion(ErrorCode.KAFKA_STORAGE_ERROR)
         if found.acquired or found.code:
             parts[place] = found
     return parts
@@ -501,13 +501,13 @@ async def alter_share_group_offsets(call: Call, fields: Fields) -> Fields:
         for part in one["partitions"]:
             index = part["partition_index"]
             hosted = topic.partition(index) if topic is not None else None
-            code = ErrorCode.none if hosted is not None else ErrorCode.unknown_topic_or_partition
+            code = ErrorCode.NONE if hosted is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if hosted is not None:
                 low, high = hosted.log.start_offset, hosted.log.end_offset
                 try:
                     shares.place(group_id, hosted, min(max(part["start_offset"], low), high))
                 except (StorageError, LimitError):
-                    code = ErrorCode.kafka_storage_error
+                    code = ErrorCode.KAFKA_STORAGE_ERROR
             parts.append({"partition_index": index, "error_code": code})
         topic_id = topic.id if topic is not None else None
         responses.append(
@@ -515,7 +515,7 @@ async def alter_share_group_offsets(call: Call, fields: Fields) -> Fields:
         )
     if not await made_durable(call.broker.flusher.make_durable, [shares.journal]):
         return {
-            "error_code": ErrorCode.kafka_storage_error,
+            "error_code": ErrorCode.KAFKA_STORAGE_ERROR,
             "error_message": shares.journal.failure,
         }
     return {"responses": responses}
@@ -525,7 +525,7 @@ def _not_empty(call: Call, group_id: str) -> Fields | None:
     fault = _group_fault(call, group_id)
     if call.broker.share.groups.get(group_id) is not None:
         fault = {
-            "error_code": ErrorCode.non_empty_group,
+            "error_code": ErrorCode.NON_EMPTY_GROUP,
             "error_message": f"expected no members of {group_id!r}; stop its consumers first",
         }
     return fault
@@ -536,39 +536,37 @@ async def delete_share_group_offsets(call: Call, fields: Fields) -> Fields:
     shares, group_id = call.broker.share, fields["group_id"]
     fault = _not_empty(call, group_id)
     if fault is None and not shares.has(group_id):
-        fault = {"error_code": ErrorCode.group_id_not_found, "error_message": "no such group"}
+        fault = {"error_code": ErrorCode.GROUP_ID_NOT_FOUND, "error_message": "no such group"}
     if fault is not None:
         return fault
     responses = []
     for one in fields["topics"]:
         topic = call.broker.topics.get(one["topic_name"])
-        code = ErrorCode.none if topic is not None else ErrorCode.unknown_topic_or_partition
+        code = ErrorCode.NONE if topic is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         try:
             for held in shares.of(group_id):
                 if held.hosted.topic is topic:
                     shares.forget(held)
         except StorageError:
-            code = ErrorCode.kafka_storage_error
+            code = ErrorCode.KAFKA_STORAGE_ERROR
         topic_id = topic.id if topic is not None else None
         responses.append(
             {"topic_name": one["topic_name"], "topic_id": topic_id, "error_code": code}
         )
     if not await made_durable(call.broker.flusher.make_durable, [shares.journal]):
         return {
-            "error_code": ErrorCode.kafka_storage_error,
+            "error_code": ErrorCode.KAFKA_STORAGE_ERROR,
             "error_message": shares.journal.failure,
         }
     return {"responses": responses}
 
 
-ACKNOWLEDGE: Final = 79
-
 APIS: Final = (
-    Api(76, 1, 1, share_group_heartbeat),
-    Api(77, 1, 1, share_group_describe),
-    Api(78, 1, 2, share_fetch),
-    Api(79, 1, 2, share_acknowledge),
-    Api(90, 0, 1, describe_share_group_offsets),
-    Api(91, 0, 0, alter_share_group_offsets),
-    Api(92, 0, 0, delete_share_group_offsets),
+    Api(ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1, share_group_heartbeat),
+    Api(ApiKey.SHARE_GROUP_DESCRIBE, 1, 1, share_group_describe),
+    Api(ApiKey.SHARE_FETCH, 1, 2, share_fetch),
+    Api(ApiKey.SHARE_ACKNOWLEDGE, 1, 2, share_acknowledge),
+    Api(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, 1, describe_share_group_offsets),
+    Api(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, 0, alter_share_group_offsets),
+    Api(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, 0, delete_share_group_offsets),
 )

@@ -11,7 +11,7 @@ from penstock.broker.storage.topic_settings import SettingError, validate
 from penstock.broker.storage.topics import name_fault
 from penstock.broker.tier.settings import check_tier_settings
 from penstock.errors import LimitError
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ApiKey, ErrorCode
 
 __all__ = ["APIS"]
 
@@ -34,7 +34,7 @@ def create_topics(call: Call, fields: Fields) -> Fields:
         try:
             if names.count(wanted["name"]) > 1:
                 raise _RefusedError(
-                    ErrorCode.invalid_request, "expected each topic once in a request, found two"
+                    ErrorCode.INVALID_REQUEST, "expected each topic once in a request, found two"
                 )
             result |= _create(call, wanted, dry_run=fields.get("validate_only", False))
         except _RefusedError as refused:
@@ -47,19 +47,19 @@ def _create(call: Call, wanted: Fields, *, dry_run: bool) -> Fields:
     name, topics = wanted["name"], call.broker.topics
     fault = name_fault(name)
     if fault is not None:
-        raise _RefusedError(ErrorCode.invalid_topic_exception, fault)
+        raise _RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
     if name in topics.refused:
-        raise _RefusedError(ErrorCode.topic_already_exists, topics.refused[name])
+        raise _RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, topics.refused[name])
     if topics.is_taken(name):
         raise _RefusedError(
-            ErrorCode.topic_already_exists,
+            ErrorCode.TOPIC_ALREADY_EXISTS,
             f"expected a new topic, found that {name!r} already exists",
         )
     try:
         settings = {one["name"]: validate(one["name"], one["value"]) for one in wanted["configs"]}
         check_tier_settings(settings, {}, has_tier=call.broker.tiering is not None)
     except SettingError as error:
-        raise _RefusedError(ErrorCode.invalid_config, str(error)) from None
+        raise _RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from None
     partitions = _partition_count(call, wanted)
     result: Fields = {"num_partitions": partitions, "replication_factor": 1}
     result["configs"] = topic_configs(call.broker.dynamic, settings, {})
@@ -69,10 +69,10 @@ def _create(call: Call, wanted: Fields, *, dry_run: bool) -> Fields:
         else:
             result["topic_id"] = topics.create(name, partitions, settings).id
     except LimitError as error:
-        raise _RefusedError(ErrorCode.invalid_partitions, str(error)) from None
+        raise _RefusedError(ErrorCode.INVALID_PARTITIONS, str(error)) from None
     except OSError as error:
         raise _RefusedError(
-            ErrorCode.kafka_storage_error, f"expected room, found {error}"
+            ErrorCode.KAFKA_STORAGE_ERROR, f"expected room, found {error}"
         ) from None
     return result
 
@@ -83,19 +83,19 @@ def _partition_count(call: Call, wanted: Fields) -> int:
         indexes = sorted(one["partition_index"] for one in wanted["assignments"])
         if indexes != list(range(len(indexes))) or count not in {-1, len(indexes)}:
             raise _RefusedError(
-                ErrorCode.invalid_replica_assignment,
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"expected partitions numbered from 0 on, found {indexes[:10]}",
             )
         return len(indexes)
     wrong_factor = _RefusedError(
-        ErrorCode.invalid_replication_factor,
+        ErrorCode.INVALID_REPLICATION_FACTOR,
         f"expected a replication factor of 1 (there is one broker), found {factor}",
     )
     if factor < -1 or factor == 0:
         raise wrong_factor
     if count < -1 or count == 0:
         raise _RefusedError(
-            ErrorCode.invalid_partitions, f"expected 1 partition or more, found {count}"
+            ErrorCode.INVALID_PARTITIONS, f"expected 1 partition or more, found {count}"
         )
     if factor > 1:
         raise wrong_factor
@@ -111,7 +111,7 @@ async def delete_topics(call: Call, fields: Fields) -> Fields:
     for one in wanted:
         topic = topic_of(call, one)
         if topic is None:
-            code, text = ErrorCode.unknown_topic_id, "expected a topic of that id, found none"
+            code, text = ErrorCode.UNKNOWN_TOPIC_ID, "expected a topic of that id, found none"
             if one.get("name") is not None:
                 code, text = missing(call, one["name"])
             results.append({**one, "error_code": code, "error_message": text})
@@ -147,7 +147,7 @@ def _grow(call: Call, wanted: Fields, *, dry_run: bool) -> None:
     count, present = wanted["count"], len(topic.partitions)
     if count <= present:
         raise _RefusedError(
-            ErrorCode.invalid_partitions, f"expected more than {present} partitions, found {count}"
+            ErrorCode.INVALID_PARTITIONS, f"expected more than {present} partitions, found {count}"
         )
     try:
         if dry_run:
@@ -155,15 +155,15 @@ def _grow(call: Call, wanted: Fields, *, dry_run: bool) -> None:
         else:
             call.broker.topics.grow(topic, count)
     except LimitError as error:
-        raise _RefusedError(ErrorCode.invalid_partitions, str(error)) from None
+        raise _RefusedError(ErrorCode.INVALID_PARTITIONS, str(error)) from None
     except OSError as error:
         raise _RefusedError(
-            ErrorCode.kafka_storage_error, f"expected room, found {error}"
+            ErrorCode.KAFKA_STORAGE_ERROR, f"expected room, found {error}"
         ) from None
 
 
 APIS: Final = (
-    Api(19, 2, 7, create_topics),
-    Api(20, 1, 6, delete_topics),
-    Api(37, 0, 3, create_partitions),
+    Api(ApiKey.CREATE_TOPICS, 2, 7, create_topics),
+    Api(ApiKey.DELETE_TOPICS, 1, 6, delete_topics),
+    Api(ApiKey.CREATE_PARTITIONS, 0, 3, create_partitions),
 )

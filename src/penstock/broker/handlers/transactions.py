@@ -22,7 +22,7 @@ from penstock.broker.transactions.machine import (
 )
 from penstock.errors import UserError
 from penstock.log.errors import AppendError, StorageError
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ApiKey, ErrorCode
 
 __all__ = ["APIS", "carry_out", "older"]
 
@@ -40,15 +40,15 @@ BUMPS_FROM: Final = 5
 
 def older(code: ErrorCode, *, knows_fenced: bool) -> ErrorCode:
     """The code, or what older clients know in its place."""
-    if code is ErrorCode.producer_fenced and not knows_fenced:
-        return ErrorCode.invalid_producer_epoch
+    if code is ErrorCode.PRODUCER_FENCED and not knows_fenced:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
     return code
 
 
 async def carry_out(call: Call, answer: Answer) -> Answer:
     """Carries out an answer's change; returns the answer for the client."""
     if answer.change is not None and not await call.broker.transactions.carry_out(answer.change):
-        return Answer(ErrorCode.coordinator_not_available)
+        return Answer(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     return answer
 
 
@@ -74,9 +74,9 @@ async def _add_many(call: Call, one: Fields) -> Fields:
         codes = {}
         for place in _places(one["topics"]):
             fault = call.broker.transactions.machine.fault_of(*who, place=place)
-            if fault is ErrorCode.invalid_txn_state:
-                fault = ErrorCode.transaction_abortable
-            codes[place] = fault or ErrorCode.none
+            if fault is ErrorCode.INVALID_TXN_STATE:
+                fault = ErrorCode.TRANSACTION_ABORTABLE
+            codes[place] = fault or ErrorCode.NONE
     else:
         codes = await _add(call, *who, one["topics"])
     return {
@@ -91,7 +91,7 @@ async def _add(
     places = _places(topics)
     missing = {place for place in places if hosted(call, *place) is None}
     if missing:
-        unknown, rest = ErrorCode.unknown_topic_or_partition, ErrorCode.operation_not_attempted
+        unknown, rest = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED
         return {place: unknown if place in missing else rest for place in places}
     broker = call.broker
     answer = broker.transactions.machine.add(
@@ -123,7 +123,7 @@ async def add_offsets(call: Call, fields: Fields) -> Fields:
     """A group's offsets become part of a transaction."""
     broker = call.broker
     if not fields["group_id"]:
-        return {"error_code": ErrorCode.invalid_group_id}
+        return {"error_code": ErrorCode.INVALID_GROUP_ID}
     answer = broker.transactions.machine.add(
         broker.clock_ms(),
         fields["transactional_id"],
@@ -139,7 +139,7 @@ async def end_txn(call: Call, fields: Fields) -> Fields:
     """Commits or aborts; answers when that is durable and readers see it."""
     broker = call.broker
     if broker.transactions.is_full:
-        return {"error_code": ErrorCode.concurrent_transactions}
+        return {"error_code": ErrorCode.CONCURRENT_TRANSACTIONS}
     who = fields["transactional_id"], fields["producer_id"], fields["producer_epoch"]
     try:
         answer = broker.transactions.machine.end(
@@ -149,7 +149,7 @@ async def end_txn(call: Call, fields: Fields) -> Fields:
             bumps=call.version >= BUMPS_FROM,
         )
     except OSError:
-        answer = Answer(ErrorCode.coordinator_not_available)
+        answer = Answer(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     change, count = answer.change, fields.get("penstock_records", -1)
     if (
         change is not None
@@ -157,9 +157,9 @@ async def end_txn(call: Call, fields: Fields) -> Fields:
         and count >= 0
         and not broker.transactions.has_records(change, count)
     ):
-        answer = Answer(ErrorCode.transaction_abortable)
+        answer = Answer(ErrorCode.TRANSACTION_ABORTABLE)
     answer = await carry_out(call, answer)
-    is_done = answer.code is ErrorCode.none
+    is_done = answer.code is ErrorCode.NONE
     return {
         "error_code": older(answer.code, knows_fenced=call.version >= FENCED_FROM),
         "producer_id": answer.producer_id if is_done else NO_ID,
@@ -198,7 +198,7 @@ async def txn_offset_commit(call: Call, fields: Fields) -> Fields:
     known = broker.transactions.machine.get(fields["transactional_id"])
     if accepted and known is not None and not await _stage(call, known, who, group_id, accepted):
         for part in (part for topic in topics for part in topic["partitions"]):
-            part["error_code"] = part["error_code"] or ErrorCode.coordinator_not_available
+            part["error_code"] = part["error_code"] or ErrorCode.COORDINATOR_NOT_AVAILABLE
     return {"topics": topics}
 
 
@@ -226,8 +226,8 @@ async def _join(call: Call, fields: Fields) -> ErrorCode | None:
         fault: ErrorCode | None = (await carry_out(call, answer)).code
     else:
         fault = machine.fault_of(*who, group=group_id)
-    if fault is ErrorCode.invalid_txn_state and call.version >= ABORTABLE_FROM:
-        return ErrorCode.transaction_abortable
+    if fault is ErrorCode.INVALID_TXN_STATE and call.version >= ABORTABLE_FROM:
+        return ErrorCode.TRANSACTION_ABORTABLE
     return older(fault, knows_fenced=False) if fault else None
 
 
@@ -235,7 +235,7 @@ def _group_fault(call: Call, fields: Fields) -> ErrorCode | None:
     """Why the group's member may not commit. Who names no member is not asked (KIP-447)."""
     group_id = fields["group_id"]
     if not group_id:
-        return ErrorCode.invalid_group_id
+        return ErrorCode.INVALID_GROUP_ID
     fault = call.broker.registry.commit_fault(
         call.broker.now_ms(),
         group_id,
@@ -246,14 +246,14 @@ def _group_fault(call: Call, fields: Fields) -> ErrorCode | None:
         call.version,
         is_transactional=True,
     )
-    return None if fault is ErrorCode.rebalance_in_progress else fault
+    return None if fault is ErrorCode.REBALANCE_IN_PROGRESS else fault
 
 
 def _offset_fault(call: Call, topic: str, one: Fields) -> ErrorCode | None:
     if hosted(call, topic, one["partition_index"]) is None:
-        return ErrorCode.unknown_topic_or_partition
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if len(one["committed_metadata"] or "") > METADATA_CHARACTERS_MAX:
-        return ErrorCode.offset_metadata_too_large
+        return ErrorCode.OFFSET_METADATA_TOO_LARGE
     return None
 
 
@@ -284,7 +284,7 @@ async def write_markers(call: Call, fields: Fields) -> Fields:
 def _write_marker(call: Call, marker: Fields, topic: str, index: int) -> int:
     place = hosted(call, topic, index)
     if place is None:
-        return ErrorCode.unknown_topic_or_partition
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     try:
         place.log.append_marker(
             marker["producer_id"],
@@ -296,9 +296,9 @@ def _write_marker(call: Call, marker: Fields, topic: str, index: int) -> int:
     except AppendError as error:
         return int(error.code)
     except StorageError:
-        return ErrorCode.kafka_storage_error
+        return ErrorCode.KAFKA_STORAGE_ERROR
     place.wake()
-    return ErrorCode.none
+    return ErrorCode.NONE
 
 
 def describe_transactions(call: Call, fields: Fields) -> Fields:
@@ -308,7 +308,7 @@ def describe_transactions(call: Call, fields: Fields) -> Fields:
     for transactional_id in fields["transactional_ids"]:
         known = machine.get(transactional_id)
         if known is None:
-            code = ErrorCode.transactional_id_not_found
+            code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
             states.append({"error_code": code, "transactional_id": transactional_id})
         else:
             states.append(_describe(known))
@@ -348,7 +348,7 @@ async def list_transactions(call: Call, fields: Fields) -> Fields:
         try:  # elsewhere: the first expression loads an engine
             wanted = await loop.run_in_executor(None, matching, pattern, ids_found)
         except UserError:
-            return {"error_code": ErrorCode.invalid_regular_expression}
+            return {"error_code": ErrorCode.INVALID_REGULAR_EXPRESSION}
         found = [one for one in found if one.id in wanted]
     return {
         "unknown_state_filters": sorted(states - names),
@@ -364,11 +364,11 @@ async def list_transactions(call: Call, fields: Fields) -> Fields:
 
 
 APIS: Final = (
-    Api(24, 0, 5, add_partitions),
-    Api(25, 0, 4, add_offsets),
-    Api(26, 0, 5, end_txn),
-    Api(27, 1, 2, write_markers),
-    Api(28, 0, 5, txn_offset_commit),
-    Api(65, 0, 0, describe_transactions),
-    Api(66, 0, 2, list_transactions),
+    Api(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 5, add_partitions),
+    Api(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, add_offsets),
+    Api(ApiKey.END_TXN, 0, 5, end_txn),
+    Api(ApiKey.WRITE_TXN_MARKERS, 1, 2, write_markers),
+    Api(ApiKey.TXN_OFFSET_COMMIT, 0, 5, txn_offset_commit),
+    Api(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, describe_transactions),
+    Api(ApiKey.LIST_TRANSACTIONS, 0, 2, list_transactions),
 )

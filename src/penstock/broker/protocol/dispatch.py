@@ -25,13 +25,22 @@ from penstock.broker.services import Services
 from penstock.errors import ProtocolError
 from penstock.wire import messages
 from penstock.wire.batches import Buffer
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ApiKey, ErrorCode
 
 __all__ = ["Dispatcher", "advertised"]
 
-PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
-LIST_OFFSETS, METADATA, HEARTBEAT, CONSUMER_GROUP_HEARTBEAT = 2, 3, 12, 68
-QUIET: Final = frozenset({FETCH, LIST_OFFSETS, METADATA, HEARTBEAT, CONSUMER_GROUP_HEARTBEAT})
+PRODUCE, FETCH = int(ApiKey.PRODUCE), int(ApiKey.FETCH)
+API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
+"""Plain numbers, as each request is compared with them: to look up a member takes ten times as long."""
+QUIET: Final = frozenset(
+    {
+        ApiKey.FETCH,
+        ApiKey.LIST_OFFSETS,
+        ApiKey.METADATA,
+        ApiKey.HEARTBEAT,
+        ApiKey.CONSUMER_GROUP_HEARTBEAT,
+    }
+)
 """What clients at rest repeat: at most it moves a time-out to later. A member's first heartbeat is
 preceded by other requests."""
 PRODUCE_VERSIONS: Final = (3, 13)
@@ -173,7 +182,7 @@ class Dispatcher:
             if key == API_VERSIONS:
                 slot = connection.slot()
                 fields = {
-                    "error_code": ErrorCode.unsupported_version,
+                    "error_code": ErrorCode.UNSUPPORTED_VERSION,
                     "api_keys": self._broker.advertised,
                 }
                 slot.send(_frame(key, 0, corr, fields))

@@ -36,8 +36,8 @@ from penstock.log.markers import Aborted
 from penstock.log.partition import LEADER_EPOCH
 from penstock.log.tier import NotLoadedError
 from penstock.wire.batches import Buffer, iterate
-from penstock.wire.kafka import ErrorCode
 from penstock.wire.messages import ELEMENTS_MAX
+from penstock.wire.protocol import ErrorCode
 
 if TYPE_CHECKING:
     from penstock.broker.tier.tiering import Tiering
@@ -222,7 +222,7 @@ class FetchApi:
                 if is_allowed:
                     _resolve(topic, wanted, version)
                 else:
-                    wanted.hosted, wanted.code = None, ErrorCode.topic_authorization_failed
+                    wanted.hosted, wanted.code = None, ErrorCode.TOPIC_AUTHORIZATION_FAILED
         cold = tier_fetch.cold(wanted for _, parts in request.topics for wanted in parts)
         if self.tiering is not None and cold:
             connection.block_on(_load_and_answer(self.tiering, cold, request, slot, corr, version))
@@ -274,11 +274,11 @@ def _new_session_id() -> int:
 def _resolve(topic: Topic | None, wanted: Wanted, version: int) -> None:
     wanted.hosted = topic.partition(wanted.index) if topic is not None else None
     if topic is None and version >= TOPIC_IDS_FROM:
-        wanted.code = ErrorCode.unknown_topic_id
+        wanted.code = ErrorCode.UNKNOWN_TOPIC_ID
     elif wanted.hosted is None:
-        wanted.code = ErrorCode.unknown_topic_or_partition
+        wanted.code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     elif wanted.leader_epoch > LEADER_EPOCH:
-        wanted.code = ErrorCode.unknown_leader_epoch
+        wanted.code = ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
 def _has_enough(request: Request) -> bool:
@@ -287,7 +287,7 @@ def _has_enough(request: Request) -> bool:
     for _, parts in request.topics:
         for wanted in parts:
             if wanted.hosted is not None and wanted.hosted.topic.is_deleted:
-                wanted.code = ErrorCode.unknown_topic_or_partition
+                wanted.code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if wanted.hosted is None or wanted.code:
                 return True
             log = wanted.hosted.log
@@ -459,14 +459,14 @@ def _read(wanted: Wanted, left: int, *, at_least_one: bool, is_committed: bool) 
         upto = log.last_stable_offset if is_committed else None
         return log.read(wanted.offset, limit, at_least_one=at_least_one, upto=upto)
     except OffsetRangeError:
-        wanted.code = ErrorCode.offset_out_of_range
+        wanted.code = ErrorCode.OFFSET_OUT_OF_RANGE
     except NotLoadedError:  # it is on its way from object storage: the client asks again
         return b""
     except DamagedError as error:
         _faults.say("damaged records were asked for", error)
-        wanted.code = ErrorCode.corrupt_message
+        wanted.code = ErrorCode.CORRUPT_MESSAGE
     except StorageError:
-        wanted.code = ErrorCode.kafka_storage_error
+        wanted.code = ErrorCode.KAFKA_STORAGE_ERROR
     return b""
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 __all__ = ["FINAL_EPOCH", "INITIAL_EPOCH", "FetchSessions", "Key", "Session"]
 
@@ -123,16 +123,16 @@ class FetchSessions(Generic[T]):
         """
         session = self._sessions.get(number)
         if session is None:
-            return ErrorCode.fetch_session_id_not_found
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         if session.form != form:
-            return ErrorCode.fetch_session_topic_id_error
+            return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
         if session.epoch != epoch:
-            return ErrorCode.invalid_fetch_session_epoch
+            return ErrorCode.INVALID_FETCH_SESSION_EPOCH
         before = len(session.parts)
         more = sum(key not in session.parts for key in changed)
         if self.partition_count + more > PARTITIONS_MAX:
             self.end(number)
-            return ErrorCode.fetch_session_id_not_found
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         session.parts.update(changed)
         for key in forgotten:
             session.parts.pop(key, None)

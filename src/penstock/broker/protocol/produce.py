@@ -30,12 +30,12 @@ from penstock.errors import ProtocolError
 from penstock.log.errors import AppendError, RecordError, StorageError
 from penstock.wire.batches import DURABLE_LATER, HEADER_BYTES, Buffer
 from penstock.wire.codecs import CODEC_BITS, CODECS
-from penstock.wire.kafka import ErrorCode
 from penstock.wire.messages import ELEMENTS_MAX, read_unsigned_varint, write_unsigned_varint
+from penstock.wire.protocol import ApiKey, ErrorCode
 
 __all__ = ["FLEXIBLE_FROM", "ProduceApi", "parse", "render"]
 
-PRODUCE: Final = 0
+PRODUCE: Final = int(ApiKey.PRODUCE)
 FLEXIBLE_FROM: Final = 9
 TOPIC_IDS_FROM: Final = 13
 NEWEST: Final = 13
@@ -303,13 +303,13 @@ class ProduceApi:
         touched: list[Hosted] = []
         anonymous = None
         if transactional_id is None and _has_transactional(request):
-            anonymous = ErrorCode.transactional_id_authorization_failed
+            anonymous = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         taken: list[tuple[Topic | None, Part]] = []
         for name, parts in request:
             topic = self._topic(name, version)
             refusal = anonymous
             if acks not in {-1, 0, 1}:
-                refusal = ErrorCode.invalid_required_acks
+                refusal = ErrorCode.INVALID_REQUIRED_ACKS
             elif refusal is None and self.guard.authorizer.is_on:
                 refusal = self._refusal(connection, transactional_id, topic, name, version)
             for part in parts:
@@ -352,7 +352,7 @@ class ProduceApi:
         for _, parts in request:
             for part in parts:
                 if part.hosted in awaited and part.hosted.log.durable_offset < part.end_offset:
-                    part.code = ErrorCode.kafka_storage_error
+                    part.code = ErrorCode.KAFKA_STORAGE_ERROR
                     part.message = part.hosted.log.failure
                     self.requests.failed(PRODUCE, part.code)
                     part.base_offset = -1
@@ -371,14 +371,14 @@ class ProduceApi:
         if transactional_id is not None and not self.guard.allows(
             connection, Operation.WRITE, kind, transactional_id
         ):
-            return ErrorCode.transactional_id_authorization_failed
+            return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         if topic is None and version >= TOPIC_IDS_FROM:
             return None  # no topic has this id: the answer says so
         flexible = version >= FLEXIBLE_FROM
         called = text_of(name, flexible=flexible) if topic is None else topic.name
         if self.guard.may(connection, Operation.WRITE, called):
             return None
-        return ErrorCode.topic_authorization_failed
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
     def _topic(self, name: bytes, version: int) -> Topic | None:
         if version >= TOPIC_IDS_FROM:
@@ -399,20 +399,20 @@ class ProduceApi:
         machine = self.transactions.machine
         fault = machine.fault_of(*who, place=place)
         if version >= JOINS_FROM:
-            if fault is ErrorCode.invalid_txn_state:  # it isn't part of it yet
+            if fault is ErrorCode.INVALID_TXN_STATE:  # it isn't part of it yet
                 answer = machine.add(self.clock_ms(), *who, places=places)
                 fault = answer.code or None
                 if answer.change is not None:
                     self.transactions.apply(answer.change)
             if not fault and sequence and not hosted.log.has_open_transaction(producer_id, epoch):
-                fault = ErrorCode.out_of_order_sequence_number
+                fault = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         match fault:
-            case ErrorCode.producer_fenced:
-                return ErrorCode.invalid_producer_epoch
-            case ErrorCode.concurrent_transactions if version < JOINS_FROM:
-                return ErrorCode.not_enough_replicas  # what older producers know to try again after
-            case ErrorCode.invalid_txn_state if version >= ABORTABLE_FROM:
-                return ErrorCode.transaction_abortable
+            case ErrorCode.PRODUCER_FENCED:
+                return ErrorCode.INVALID_PRODUCER_EPOCH
+            case ErrorCode.CONCURRENT_TRANSACTIONS if version < JOINS_FROM:
+                return ErrorCode.NOT_ENOUGH_REPLICAS  # what older producers know to try again after
+            case ErrorCode.INVALID_TXN_STATE if version >= ABORTABLE_FROM:
+                return ErrorCode.TRANSACTION_ABORTABLE
             case _:
                 return fault
 
@@ -422,18 +422,18 @@ class ProduceApi:
         if hosted is None:
             by_id = version >= TOPIC_IDS_FROM and topic is None
             part.code = (
-                ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition
+                ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             )
             return
         part.start_offset = hosted.log.start_offset
         if records is None:
             part.code, part.message = (
-                ErrorCode.invalid_record,
+                ErrorCode.INVALID_RECORD,
                 "expected a record batch, found null",
             )
             return
         if version < ZSTD_FROM and _is_zstd(records):
-            part.code = ErrorCode.unsupported_compression_type
+            part.code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
             part.message = f"expected zstd in version {ZSTD_FROM} or later, found version {version}"
             return
         is_transactional = writer is not None and _is_transactional(records)
@@ -459,7 +459,7 @@ class ProduceApi:
             return
         except StorageError as error:
             _faults.say("a record batch was refused", error)
-            part.code, part.message = ErrorCode.kafka_storage_error, str(error)
+            part.code, part.message = ErrorCode.KAFKA_STORAGE_ERROR, str(error)
             self.requests.failed(PRODUCE, part.code)
             return
         part.base_offset = appended.base_offset

@@ -15,17 +15,17 @@ from typing import Any, Final
 
 from penstock.broker.handlers.base import Api, Call, Fields, topic_of
 from penstock.broker.security.model import CLUSTER_NAME, Operation, ResourceType
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 __all__ = ["Asked", "Rule", "denial", "free", "split", "whole"]
 
 Answer = Fields | Awaitable[Fields]
 
 DENIED: Final[dict[ResourceType, ErrorCode]] = {
-    ResourceType.TOPIC: ErrorCode.topic_authorization_failed,
-    ResourceType.GROUP: ErrorCode.group_authorization_failed,
-    ResourceType.CLUSTER: ErrorCode.cluster_authorization_failed,
-    ResourceType.TRANSACTIONAL_ID: ErrorCode.transactional_id_authorization_failed,
+    ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ResourceType.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ResourceType.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
 
 

@@ -9,13 +9,12 @@ from penstock.broker.handlers.base import Fields, topic_of
 from penstock.broker.rules.base import DENIED, Answer, Asked, Rule, denial, split, whole
 from penstock.broker.rules.topics import Parts
 from penstock.broker.security.model import Operation, ResourceType
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ApiKey, CoordinatorKind, ErrorCode
 
 __all__ = ["RULES", "with_group"]
 
 NO_GROUP: Final = DENIED[ResourceType.GROUP]
 NO_TOPIC: Final = DENIED[ResourceType.TOPIC]
-GROUP_KEY, TRANSACTION_KEY = 0, 1
 _INDEXES: Final = Parts(asked="partition_indexes")
 _UNKNOWN: Final[Fields] = {"committed_offset": -1, "committed_leader_epoch": -1, "metadata": ""}
 
@@ -111,16 +110,18 @@ def list_groups(asked: Asked, fields: Fields) -> Answer:
 
 def find_coordinator(asked: Asked, fields: Fields) -> Answer:
     """DESCRIBE on the group or the transactional id that is looked for."""
-    kind = fields.get("key_type", GROUP_KEY)
-    resource = ResourceType.TRANSACTIONAL_ID if kind == TRANSACTION_KEY else ResourceType.GROUP
+    kind = fields.get("key_type", CoordinatorKind.GROUP)
+    resource = (
+        ResourceType.TRANSACTIONAL_ID if kind == CoordinatorKind.TRANSACTION else ResourceType.GROUP
+    )
     refusal: Fields = {"node_id": -1, "host": "", "port": -1, "error_code": DENIED[resource]}
 
     def may(key: str) -> bool:
-        if kind not in {GROUP_KEY, TRANSACTION_KEY}:
+        if kind not in {CoordinatorKind.GROUP, CoordinatorKind.TRANSACTION}:
             return asked.may_cluster(Operation.CLUSTER_ACTION)
         return asked.may(Operation.DESCRIBE, resource, key)
 
-    if kind not in {GROUP_KEY, TRANSACTION_KEY}:
+    if kind not in {CoordinatorKind.GROUP, CoordinatorKind.TRANSACTION}:
         refusal["error_code"] = DENIED[ResourceType.CLUSTER]
     if "coordinator_keys" not in fields:
         return asked.proceed(fields) if may(fields["key"]) else refusal
@@ -262,27 +263,29 @@ def delete_share_offsets(asked: Asked, fields: Fields) -> Answer:
 
 _member: Final = whole(Operation.READ, ResourceType.GROUP, "group_id")
 
-RULES: Final[dict[int, Rule]] = {
-    8: with_group(Operation.READ, Parts(), per_partition=True),  # OffsetCommit
-    9: offset_fetch,
-    10: find_coordinator,
-    11: _member,  # JoinGroup
-    12: _member,  # Heartbeat
-    13: _member,  # LeaveGroup
-    14: _member,  # SyncGroup
-    15: each_group(Operation.DESCRIBE, "groups", "groups"),
-    16: list_groups,
-    42: each_group(Operation.DELETE, "groups_names", "results"),
-    47: with_group(Operation.DELETE, Parts(), per_partition=False),  # OffsetDelete
-    68: heartbeat,  # ConsumerGroupHeartbeat
-    69: each_group(Operation.DESCRIBE, "group_ids", "groups", hide=True),
-    76: heartbeat,  # ShareGroupHeartbeat
-    77: each_group(Operation.DESCRIBE, "group_ids", "groups", hide=True),
-    78: share_records,
-    79: share_records,
-    90: describe_share_offsets,
-    91: with_group(
+RULES: Final[dict[ApiKey, Rule]] = {
+    ApiKey.OFFSET_COMMIT: with_group(Operation.READ, Parts(), per_partition=True),
+    ApiKey.OFFSET_FETCH: offset_fetch,
+    ApiKey.FIND_COORDINATOR: find_coordinator,
+    ApiKey.JOIN_GROUP: _member,
+    ApiKey.HEARTBEAT: _member,
+    ApiKey.LEAVE_GROUP: _member,
+    ApiKey.SYNC_GROUP: _member,
+    ApiKey.DESCRIBE_GROUPS: each_group(Operation.DESCRIBE, "groups", "groups"),
+    ApiKey.LIST_GROUPS: list_groups,
+    ApiKey.DELETE_GROUPS: each_group(Operation.DELETE, "groups_names", "results"),
+    ApiKey.OFFSET_DELETE: with_group(Operation.DELETE, Parts(), per_partition=False),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: heartbeat,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: each_group(
+        Operation.DESCRIBE, "group_ids", "groups", hide=True
+    ),
+    ApiKey.SHARE_GROUP_HEARTBEAT: heartbeat,
+    ApiKey.SHARE_GROUP_DESCRIBE: each_group(Operation.DESCRIBE, "group_ids", "groups", hide=True),
+    ApiKey.SHARE_FETCH: share_records,
+    ApiKey.SHARE_ACKNOWLEDGE: share_records,
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: describe_share_offsets,
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: with_group(
         Operation.READ, Parts(name="topic_name", topics="responses"), per_partition=False
     ),  # AlterShareGroupOffsets
-    92: delete_share_offsets,
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: delete_share_offsets,
 }

@@ -17,7 +17,7 @@ from penstock.broker.rules import transactions as transaction_rules
 from penstock.broker.rules.base import Asked, Rule, free, whole
 from penstock.broker.security.acls import SUPPORTED
 from penstock.broker.security.model import CLUSTER_NAME, Operation, ResourceType
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ApiKey, ErrorCode
 
 __all__ = ["RULES", "serve"]
 
@@ -54,33 +54,37 @@ def _each(operation: Operation, asked: tuple[str, ...], given: str, same: Entrie
     return whole(operation, _CLUSTER, refuse=refuse)
 
 
-RULES: Final[dict[int, Rule]] = {
+RULES: Final[dict[ApiKey, Rule]] = {
     **topic_rules.RULES,
     **group_rules.RULES,
     **transaction_rules.RULES,
-    17: free,  # SaslHandshake
-    18: free,  # ApiVersions
-    29: _empty("resources"),  # DescribeAcls
-    30: _each(Operation.ALTER, ("creations",), "results", {}),  # CreateAcls
-    31: _each(Operation.ALTER, ("filters",), "filter_results", {}),  # DeleteAcls
-    35: _empty("results"),  # DescribeLogDirs
-    36: free,  # SaslAuthenticate
-    43: _empty("replica_election_results", Operation.ALTER),  # ElectLeaders
-    45: _empty("responses", Operation.ALTER),  # AlterPartitionReassignments
-    46: _empty("topics"),  # ListPartitionReassignments
-    48: whole(
+    ApiKey.SASL_HANDSHAKE: free,
+    ApiKey.API_VERSIONS: free,
+    ApiKey.DESCRIBE_ACLS: _empty("resources"),
+    ApiKey.CREATE_ACLS: _each(Operation.ALTER, ("creations",), "results", {}),
+    ApiKey.DELETE_ACLS: _each(Operation.ALTER, ("filters",), "filter_results", {}),
+    ApiKey.DESCRIBE_LOG_DIRS: _empty("results"),
+    ApiKey.SASL_AUTHENTICATE: free,
+    ApiKey.ELECT_LEADERS: _empty("replica_election_results", Operation.ALTER),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _empty("responses", Operation.ALTER),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: _empty("topics"),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: whole(
         Operation.DESCRIBE_CONFIGS,
         _CLUSTER,
         refuse=lambda _, code: {"error_code": code, "entries": None},
     ),  # DescribeClientQuotas
-    49: _each(Operation.ALTER_CONFIGS, ("entries",), "entries", {"entity": "entity"}),
-    50: _empty("results"),  # DescribeUserScramCredentials
-    51: _each(Operation.ALTER, ("deletions", "upsertions"), "results", {"user": "name"}),
-    57: _empty("results", Operation.ALTER),  # UpdateFeatures
-    60: free,  # DescribeCluster: as Kafka, to everyone who may connect
-    71: free,  # GetTelemetrySubscriptions
-    72: free,  # PushTelemetry
-    74: whole(
+    ApiKey.ALTER_CLIENT_QUOTAS: _each(
+        Operation.ALTER_CONFIGS, ("entries",), "entries", {"entity": "entity"}
+    ),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _empty("results"),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _each(
+        Operation.ALTER, ("deletions", "upsertions"), "results", {"user": "name"}
+    ),
+    ApiKey.UPDATE_FEATURES: _empty("results", Operation.ALTER),
+    ApiKey.DESCRIBE_CLUSTER: free,  # as Kafka, to everyone who may connect
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: free,
+    ApiKey.PUSH_TELEMETRY: free,
+    ApiKey.LIST_CONFIG_RESOURCES: whole(
         Operation.DESCRIBE_CONFIGS,
         _CLUSTER,
         refuse=lambda _, code: {"error_code": code, "config_resources": []},
@@ -110,11 +114,11 @@ _IN_TOPICS: Final = "include_topic_authorized_operations"
 _IN_CLUSTER: Final = "include_cluster_authorized_operations"
 _IN_GROUPS: Final = "include_authorized_operations"
 _WANTED: Final = {
-    3: (_IN_TOPICS, _IN_CLUSTER),
-    15: (_IN_GROUPS,),
-    60: (_IN_CLUSTER,),
-    69: (_IN_GROUPS,),
-    77: (_IN_GROUPS,),
+    ApiKey.METADATA: (_IN_TOPICS, _IN_CLUSTER),
+    ApiKey.DESCRIBE_GROUPS: (_IN_GROUPS,),
+    ApiKey.DESCRIBE_CLUSTER: (_IN_CLUSTER,),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: (_IN_GROUPS,),
+    ApiKey.SHARE_GROUP_DESCRIBE: (_IN_GROUPS,),
 }
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from penstock.broker.handlers.base import Fields
 from penstock.broker.rules.base import DENIED, Answer, Asked, Rule, denial, split
 from penstock.broker.security.model import CLUSTER_NAME, Operation, ResourceType
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ApiKey, ErrorCode
 
 __all__ = ["RULES", "Parts", "by_topic"]
 
@@ -211,22 +211,22 @@ def configs(operation: Operation, key: str) -> Rule:
     return rule
 
 
-RULES: Final[dict[int, Rule]] = {
-    2: by_topic(Operation.DESCRIBE, Parts(), offset=-1, timestamp=-1),  # ListOffsets
-    3: metadata,
-    19: create_topics,
-    20: delete_topics,
-    21: by_topic(Operation.DELETE, Parts(), low_watermark=-1),  # DeleteRecords
-    23: by_topic(  # OffsetForLeaderEpoch
+RULES: Final[dict[ApiKey, Rule]] = {
+    ApiKey.LIST_OFFSETS: by_topic(Operation.DESCRIBE, Parts(), offset=-1, timestamp=-1),
+    ApiKey.METADATA: metadata,
+    ApiKey.CREATE_TOPICS: create_topics,
+    ApiKey.DELETE_TOPICS: delete_topics,
+    ApiKey.DELETE_RECORDS: by_topic(Operation.DELETE, Parts(), low_watermark=-1),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: by_topic(
         Operation.DESCRIBE,
         Parts(name="topic", index="partition"),
         leader_epoch=-1,
         end_offset=-1,
     ),
-    32: configs(Operation.DESCRIBE_CONFIGS, "results"),
-    33: configs(Operation.ALTER_CONFIGS, "responses"),
-    37: create_partitions,
-    44: configs(Operation.ALTER_CONFIGS, "responses"),
-    61: by_topic(Operation.READ, Parts(asked="partition_indexes")),  # DescribeProducers
-    75: describe_topic_partitions,
+    ApiKey.DESCRIBE_CONFIGS: configs(Operation.DESCRIBE_CONFIGS, "results"),
+    ApiKey.ALTER_CONFIGS: configs(Operation.ALTER_CONFIGS, "responses"),
+    ApiKey.CREATE_PARTITIONS: create_partitions,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: configs(Operation.ALTER_CONFIGS, "responses"),
+    ApiKey.DESCRIBE_PRODUCERS: by_topic(Operation.READ, Parts(asked="partition_indexes")),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
 }

@@ -8,7 +8,7 @@ from penstock.broker.handlers.base import Fields
 from penstock.broker.rules.base import DENIED, Answer, Asked, Rule, denial, split, whole
 from penstock.broker.rules.topics import Parts
 from penstock.broker.security.model import Operation, ResourceType
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ApiKey, ErrorCode
 
 __all__ = ["RULES"]
 
@@ -68,7 +68,7 @@ def add_partitions(asked: Asked, fields: Fields) -> Answer:
     if not refused:
         return asked.proceed(fields)
     codes = {one["name"]: NO_TOPIC for one in refused}
-    rest = ErrorCode.operation_not_attempted
+    rest = ErrorCode.OPERATION_NOT_ATTEMPTED
     return {"results_by_topic_v3_and_below": _partitions(topics, codes, rest)}
 
 
@@ -152,13 +152,13 @@ def write_markers(asked: Asked, fields: Fields) -> Answer:
     return {"markers": markers}
 
 
-RULES: Final[dict[int, Rule]] = {
-    22: init_producer_id,
-    24: add_partitions,
-    25: add_offsets,
-    26: whole(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, "transactional_id"),  # EndTxn
-    27: write_markers,
-    28: commit_offsets,
-    65: describe_transactions,
-    66: list_transactions,
+RULES: Final[dict[ApiKey, Rule]] = {
+    ApiKey.INIT_PRODUCER_ID: init_producer_id,
+    ApiKey.ADD_PARTITIONS_TO_TXN: add_partitions,
+    ApiKey.ADD_OFFSETS_TO_TXN: add_offsets,
+    ApiKey.END_TXN: whole(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, "transactional_id"),
+    ApiKey.WRITE_TXN_MARKERS: write_markers,
+    ApiKey.TXN_OFFSET_COMMIT: commit_offsets,
+    ApiKey.DESCRIBE_TRANSACTIONS: describe_transactions,
+    ApiKey.LIST_TRANSACTIONS: list_transactions,
 }

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from penstock.broker.groups.assignors import Part
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 __all__ = ["Answer", "Assignment", "Beat", "ShareGroup", "ShareGroups", "assign"]
 
@@ -131,9 +131,9 @@ class ShareGroups:
     def heartbeat(self, now_ms: int, session_ms: int, beat: Beat) -> Answer:
         """A member joins, lives or leaves."""
         if not beat.group_id or not beat.member_id or beat.epoch < LEAVE:
-            return Answer(ErrorCode.invalid_request, message="expected a group, a member, an epoch")
+            return Answer(ErrorCode.INVALID_REQUEST, message="expected a group, a member, an epoch")
         if beat.topics is not None and len(beat.topics) > TOPICS_MAX:
-            return Answer(ErrorCode.invalid_request, message=f"expected up to {TOPICS_MAX} topics")
+            return Answer(ErrorCode.INVALID_REQUEST, message=f"expected up to {TOPICS_MAX} topics")
         group = self._groups.get(beat.group_id)
         if beat.epoch == LEAVE:
             return self._leave(group, beat.member_id)
@@ -142,12 +142,12 @@ class ShareGroups:
         member = group.members.get(beat.member_id) if group is not None else None
         if group is None or member is None:
             return Answer(
-                ErrorCode.unknown_member_id,
+                ErrorCode.UNKNOWN_MEMBER_ID,
                 message=f"expected a member of {beat.group_id!r}, found {beat.member_id!r}",
             )
         if beat.epoch not in {member.epoch, member.previous_epoch}:
             return Answer(
-                ErrorCode.fenced_member_epoch,
+                ErrorCode.FENCED_MEMBER_EPOCH,
                 message=f"expected epoch {member.epoch}, found {beat.epoch}",
             )
         if beat.epoch != member.epoch:
@@ -160,18 +160,18 @@ class ShareGroups:
 
     def _join(self, now_ms: int, session_ms: int, group: ShareGroup | None, beat: Beat) -> Answer:
         if not beat.topics:
-            return Answer(ErrorCode.invalid_request, message="expected topics, found none")
+            return Answer(ErrorCode.INVALID_REQUEST, message="expected topics, found none")
         if beat.rack == "":
-            return Answer(ErrorCode.invalid_request, message="expected a rack, found an empty name")
+            return Answer(ErrorCode.INVALID_REQUEST, message="expected a rack, found an empty name")
         if group is None:
             if len(self._groups) >= GROUPS_MAX:
-                return Answer(ErrorCode.coordinator_not_available)
+                return Answer(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             group = self._groups[beat.group_id] = ShareGroup(beat.group_id)
         member = group.members.get(beat.member_id)
         if member is None:
             if len(group.members) >= MEMBERS_MAX:
                 return Answer(
-                    ErrorCode.group_max_size_reached,
+                    ErrorCode.GROUP_MAX_SIZE_REACHED,
                     message=f"expected up to {MEMBERS_MAX} members of {group.id!r}",
                 )
             member = ShareMember(beat.member_id, beat.topics, 0)
@@ -187,9 +187,9 @@ class ShareGroups:
 
     def _leave(self, group: ShareGroup | None, member_id: str) -> Answer:
         if group is None or group.members.pop(member_id, None) is None:
-            return Answer(ErrorCode.unknown_member_id, message=f"found no member {member_id!r}")
+            return Answer(ErrorCode.UNKNOWN_MEMBER_ID, message=f"found no member {member_id!r}")
         self._shrink(group)
-        return Answer(ErrorCode.none, LEAVE)
+        return Answer(ErrorCode.NONE, LEAVE)
 
     def _shrink(self, group: ShareGroup) -> None:
         group.layout = None
@@ -203,7 +203,7 @@ class ShareGroups:
         assignment = None
         if member.sent != member.assignment:
             assignment = member.sent = member.assignment
-        return Answer(ErrorCode.none, member.epoch, assignment)
+        return Answer(ErrorCode.NONE, member.epoch, assignment)
 
     def _refresh(self, group: ShareGroup) -> None:
         """Assigns again where members, subscriptions or topics have changed."""

@@ -26,9 +26,10 @@ from penstock.broker.storage.flusher import Durable, made_durable
 from penstock.broker.storage.topics import Hosted, Topic, Topics
 from penstock.errors import CorruptError, LimitError
 from penstock.log.disk.journal import Journal
-from penstock.log.errors import AppendError, DamagedError, OffsetRangeError, Refusal, StorageError
+from penstock.log.errors import AppendError, DamagedError, OffsetRangeError, StorageError
 from penstock.wire import batches
 from penstock.wire.batches import Record
+from penstock.wire.protocol import ErrorCode
 
 __all__ = ["PREFIX", "Letters"]
 
@@ -150,7 +151,7 @@ class Letters:
         try:
             target.log.append(_batch(held, letter, source, now_ms), now_ms)
         except AppendError as error:
-            if source is None or error.code is Refusal.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            if source is None or error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
                 raise StorageError(f"expected to append a dead letter, found: {error}") from error
             target.log.append(_batch(held, letter, None, now_ms), now_ms)  # too large to be copied
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 __all__ = [
     "Ack",
@@ -195,11 +195,11 @@ class Ack:
         """What makes this senseless, whatever the records' state."""
         size = self.last - self.first + 1
         if self.first < 0 or size <= 0 or len(self.types) not in {1, size}:
-            return ErrorCode.invalid_request
+            return ErrorCode.INVALID_REQUEST
         if not all(AckType.GAP <= one <= AckType.RENEW for one in self.types):
-            return ErrorCode.invalid_request
+            return ErrorCode.INVALID_REQUEST
         if AckType.RENEW in self.types and not rules.may_renew:
-            return ErrorCode.invalid_request
+            return ErrorCode.INVALID_REQUEST
         return None
 
 

@@ -39,7 +39,7 @@ from penstock.broker.share.model import (
     State,
 )
 from penstock.broker.share.window import NEVER, Window
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 __all__ = ["SharePartition"]
 
@@ -351,7 +351,7 @@ class SharePartition:
         for ack in acks:
             fault = ack.fault(self.rules)
             if fault is None and ack.last >= self._gone_before and not self._holds(member, ack):
-                fault = ErrorCode.invalid_record_state
+                fault = ErrorCode.INVALID_RECORD_STATE
             if fault is not None:
                 return fault
         for ack in acks:

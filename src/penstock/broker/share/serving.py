@@ -23,7 +23,7 @@ from penstock.log.tier import NotLoadedError
 from penstock.wire import batches
 from penstock.wire.batches import Buffer, Header
 from penstock.wire.checksum import crc32c
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 __all__ = ["Portion", "Wanted", "has_more", "portion"]
 
@@ -48,7 +48,7 @@ class Wanted:
 class Portion:
     """One partition's part of an answer."""
 
-    code: ErrorCode = ErrorCode.none
+    code: ErrorCode = ErrorCode.NONE
     records: Buffer = b""
     acquired: list[Acquired] = field(default_factory=list)
 
@@ -86,9 +86,9 @@ def portion(shares: Shares, held: Held, wanted: Wanted) -> Portion:
         shares.save(held)
         raise
     except OffsetRangeError:
-        found.code = ErrorCode.none  # the log was cut at its end; what is lost can't be handed out
+        found.code = ErrorCode.NONE  # the log was cut at its end; what is lost can't be handed out
     except (StorageError, CorruptError, LimitError):
-        found.code = ErrorCode.kafka_storage_error
+        found.code = ErrorCode.KAFKA_STORAGE_ERROR
     shares.save(held)
     return found
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 __all__ = ["Session", "Sessions"]
 
@@ -62,7 +62,7 @@ class Sessions:
     def begin(self, group: str, member: str, connection: Any) -> Session | ErrorCode:
         """A new session, in place of one that the member had; the caller ends that one first."""
         if len(self._sessions) >= SESSIONS_MAX and (group, member) not in self._sessions:
-            return ErrorCode.share_session_limit_reached
+            return ErrorCode.SHARE_SESSION_LIMIT_REACHED
         session = self._sessions[group, member] = Session(group, member, connection)
         session.epoch = 1
         return session
@@ -75,11 +75,11 @@ class Sessions:
         """The session that a request continues with (or ends, with epoch -1)."""
         session = self._sessions.get((group, member))
         if session is None:
-            return ErrorCode.share_session_not_found
+            return ErrorCode.SHARE_SESSION_NOT_FOUND
         if epoch == FINAL:
             return session
         if epoch != session.epoch:
-            return ErrorCode.invalid_share_session_epoch
+            return ErrorCode.INVALID_SHARE_SESSION_EPOCH
         session.epoch = epoch + 1 if epoch < _EPOCH_MAX else 1
         session.connection = connection
         return session

@@ -27,7 +27,7 @@ from penstock.broker.storage.topics import Hosted, Topic, Topics
 from penstock.errors import LimitError
 from penstock.log.disk.files import LogFiles
 from penstock.log.errors import StorageError
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 if TYPE_CHECKING:
     from penstock.broker.tier.reader import Cache
@@ -260,15 +260,15 @@ class Shares:
     def delete(self, group: str) -> ErrorCode:
         """Forgets a group without members."""
         if self.groups.get(group) is not None:
-            return ErrorCode.non_empty_group
+            return ErrorCode.NON_EMPTY_GROUP
         if group not in self._held:
-            return ErrorCode.group_id_not_found
+            return ErrorCode.GROUP_ID_NOT_FOUND
         try:
             for held in self.of(group):
                 self.forget(held)
         except StorageError:
-            return ErrorCode.kafka_storage_error
-        return ErrorCode.none
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        return ErrorCode.NONE
 
     # -- sessions that end -------------------------------------------------------------------------
 

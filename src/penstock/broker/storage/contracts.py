@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import CorruptError, LimitError
-from penstock.log.errors import AppendError, RecordError, Refusal
+from penstock.log.errors import AppendError, RecordError
 from penstock.wire import batches
 from penstock.wire.batches import HEADER_BYTES, Buffer, Header
+from penstock.wire.protocol import ErrorCode
 
 if TYPE_CHECKING:
     from penstock.broker.storage.topics import Hosted, Topic, Topics
@@ -87,7 +88,7 @@ class Contracts:
         subjects = {at: (subject, part) for at, subject, part in wanted}
         found = tuple(RecordError(index, _fault(id_, *subjects[at])) for index, at, id_ in faults)
         raise AppendError(
-            Refusal.INVALID_RECORD,
+            ErrorCode.INVALID_RECORD,
             f"{found[0].message} (record {found[0].batch_index} of {header.record_count}; "
             f"{count} at fault). Register the schema, or turn {VALUES} off",
             found,
@@ -213,6 +214,6 @@ def _records(
 def _others(header: Header, error: Exception) -> AppendError:
     """What refuses a batch that isn't what its header says."""
     return AppendError(
-        Refusal.INVALID_RECORD,
+        ErrorCode.INVALID_RECORD,
         f"expected {header.record_count} records, found others ({error})",
     )

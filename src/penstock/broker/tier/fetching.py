@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.broker.storage.topics import Hosted
 from penstock.log.errors import DamagedError, OffsetRangeError, StorageError
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 if TYPE_CHECKING:
     from penstock.broker.tier.tiering import Tiering
@@ -70,8 +70,8 @@ async def _load_one(tiering: Tiering, wanted: Wanted, bytes_max: int, wait_s: fl
         return None  # the answer says so
     except TimeoutError:
         if tiering.cache.is_failing:
-            wanted.code = ErrorCode.kafka_storage_error
+            wanted.code = ErrorCode.KAFKA_STORAGE_ERROR
         return None
     except StorageError:
-        wanted.code = ErrorCode.kafka_storage_error
+        wanted.code = ErrorCode.KAFKA_STORAGE_ERROR
         return None

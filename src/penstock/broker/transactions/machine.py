@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 __all__ = [
     "NO_EPOCH",
@@ -151,7 +151,7 @@ class Change:
 class Answer:
     """The answer to a request, once its change (if any) has been carried out."""
 
-    code: ErrorCode = ErrorCode.none
+    code: ErrorCode = ErrorCode.NONE
     producer_id: int = NO_ID
     epoch: int = NO_EPOCH
     change: Change | None = None
@@ -226,37 +226,37 @@ class Transactions:
             expected: the producer id and epoch of a producer that wants a new epoch for itself.
         """
         if not transactional_id:
-            return Answer(ErrorCode.invalid_request)
+            return Answer(ErrorCode.INVALID_REQUEST)
         if not 0 < timeout_ms <= self._timeout_ms_max:
-            return Answer(ErrorCode.invalid_transaction_timeout)
+            return Answer(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
         known = self._known.get(transactional_id)
         if transactional_id in self._pending:
-            return Answer(ErrorCode.concurrent_transactions)
+            return Answer(ErrorCode.CONCURRENT_TRANSACTIONS)
         if known is None:
             return self._init_new(now_ms, transactional_id, timeout_ms)
         if expected and expected[0] not in {known.producer_id, known.previous_producer_id}:
-            return Answer(ErrorCode.producer_fenced)
+            return Answer(ErrorCode.PRODUCER_FENCED)
         match known.state:
             case State.PREPARE_COMMIT | State.PREPARE_ABORT:
-                return Answer(ErrorCode.concurrent_transactions)
+                return Answer(ErrorCode.CONCURRENT_TRANSACTIONS)
             case State.ONGOING:
                 fence = self._fence(now_ms, known)
-                return Answer(ErrorCode.concurrent_transactions, change=fence)
+                return Answer(ErrorCode.CONCURRENT_TRANSACTIONS, change=fence)
             case State.EMPTY | State.COMPLETE_COMMIT | State.COMPLETE_ABORT:
                 return self._init_known(now_ms, known, timeout_ms, expected)
 
     def _init_new(self, now_ms: int, transactional_id: str, timeout_ms: int) -> Answer:
         if len(self._known) >= IDS_MAX:
-            return Answer(ErrorCode.policy_violation)
+            return Answer(ErrorCode.POLICY_VIOLATION)
         after = Transaction(transactional_id, self._new_producer_id(), 0, timeout_ms, now_ms)
-        return Answer(ErrorCode.none, *after.identity, Change(None, after))
+        return Answer(ErrorCode.NONE, *after.identity, Change(None, after))
 
     def _init_known(
         self, now_ms: int, known: Transaction, timeout_ms: int, expected: tuple[int, int] | None
     ) -> Answer:
         if expected is not None and expected != (known.producer_id, known.epoch):
             if not known.is_retry(*expected):
-                return Answer(ErrorCode.producer_fenced)
+                return Answer(ErrorCode.PRODUCER_FENCED)
             after = known  # it has its answer, or the coordinator bumped its epoch
         elif known.epoch >= EPOCH_LAST:
             after = replace(
@@ -270,19 +270,19 @@ class Transactions:
             last_epoch = known.epoch if expected is not None else NO_EPOCH
             after = replace(known, epoch=known.epoch + 1, last_epoch=last_epoch)
         after = replace(after, state=State.EMPTY, timeout_ms=timeout_ms, updated_ms=now_ms)
-        return Answer(ErrorCode.none, *after.identity, Change(known, after))
+        return Answer(ErrorCode.NONE, *after.identity, Change(known, after))
 
     def _fault(self, transactional_id: str, producer_id: int, epoch: int) -> ErrorCode | None:
         """Why a producer may not continue with its transaction; None if it may."""
         if not transactional_id:
-            return ErrorCode.invalid_request
+            return ErrorCode.INVALID_REQUEST
         known = self._known.get(transactional_id)
         if known is None or known.producer_id != producer_id:
-            return ErrorCode.invalid_producer_id_mapping
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         if known.epoch != epoch:
-            return ErrorCode.producer_fenced
+            return ErrorCode.PRODUCER_FENCED
         if transactional_id in self._pending or known.state.is_prepared:
-            return ErrorCode.concurrent_transactions
+            return ErrorCode.CONCURRENT_TRANSACTIONS
         return None
 
     def add(
@@ -340,7 +340,7 @@ class Transactions:
         is_in = known.state is State.ONGOING and (
             (place is None or place in known.places) and (group is None or group in known.groups)
         )
-        return None if is_in else ErrorCode.invalid_txn_state
+        return None if is_in else ErrorCode.INVALID_TXN_STATE
 
     def end(
         self,
@@ -364,32 +364,32 @@ class Transactions:
                 request with the epoch before is then the repetition of one that was carried out.
         """
         if not transactional_id:
-            return Answer(ErrorCode.invalid_request)
+            return Answer(ErrorCode.INVALID_REQUEST)
         known = self._known.get(transactional_id)
         if known is None:
-            return Answer(ErrorCode.invalid_producer_id_mapping)
+            return Answer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         is_retry = bumps and known.is_retry(producer_id, epoch)
         if producer_id != known.producer_id and not is_retry:
-            return Answer(ErrorCode.invalid_producer_id_mapping)
+            return Answer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         if epoch != known.epoch and not is_retry:
-            return Answer(ErrorCode.producer_fenced)
+            return Answer(ErrorCode.PRODUCER_FENCED)
         if transactional_id in self._pending:
-            return Answer(ErrorCode.concurrent_transactions)
+            return Answer(ErrorCode.CONCURRENT_TRANSACTIONS)
         match known.state:
             case State.ONGOING:
                 if is_retry:
-                    return Answer(ErrorCode.producer_fenced)
+                    return Answer(ErrorCode.PRODUCER_FENCED)
                 return self._end(now_ms, known, commit=commit, bumps=bumps)
             case State.PREPARE_COMMIT | State.PREPARE_ABORT:
                 is_same = known.is_commit is commit
-                code = ErrorCode.concurrent_transactions if is_same else ErrorCode.invalid_txn_state
+                code = ErrorCode.CONCURRENT_TRANSACTIONS if is_same else ErrorCode.INVALID_TXN_STATE
                 return Answer(code)
             case State.EMPTY | State.COMPLETE_COMMIT | State.COMPLETE_ABORT:
                 is_ended = known.state is not State.EMPTY and known.is_commit is commit
                 if is_ended and (is_retry or not bumps):
-                    return Answer(ErrorCode.none, *known.identity)
+                    return Answer(ErrorCode.NONE, *known.identity)
                 if commit or not bumps or is_retry:
-                    return Answer(ErrorCode.invalid_txn_state)
+                    return Answer(ErrorCode.INVALID_TXN_STATE)
                 self.next_serial += 1
                 empty = replace(known, serial=self.next_serial - 1, started_ms=-1)
                 return self._end(now_ms, empty, commit=False, bumps=True)
@@ -403,7 +403,7 @@ class Transactions:
             after = replace(
                 after, epoch=known.epoch + 1, last_epoch=known.epoch, next_producer_id=next_id
             )
-        return Answer(ErrorCode.none, *after.identity, Change(before, after))
+        return Answer(ErrorCode.NONE, *after.identity, Change(before, after))
 
     def _fence(self, now_ms: int, known: Transaction) -> Change:
         """Aborts a transaction against its producer's will: under an epoch that no producer has."""

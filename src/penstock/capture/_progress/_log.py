@@ -37,11 +37,11 @@ from penstock.capture._schemas import Version
 from penstock.capture._unread import Lost, letter_headers
 from penstock.client import Client, Producer, Reader, TransactionalProducer
 from penstock.client.live_keys import LiveKeys
-from penstock.client.network.errors import UNKNOWN_TOPIC
 from penstock.client.producer import Part
 from penstock.client.topic_admin import TopicAdmin
 from penstock.core.partitioner import murmur2_partitions
 from penstock.errors import BrokerError, PenstockError, SetupError
+from penstock.wire.protocol import ErrorCode
 
 __all__ = ["MESSAGE_BYTES_MAX", "Log"]
 
@@ -138,7 +138,7 @@ class Log:
         try:
             return stored(self.client, self._address, self.name, **self._settings)
         except BrokerError as error:
-            if error.code != UNKNOWN_TOPIC:
+            if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise
         return None
 

@@ -12,20 +12,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from penstock.client.network import hot
 from penstock.client.network.connection import (
-    API_VERSIONS,
     REQUEST_TIMEOUT_S,
     Connection,
     HandshakeError,
 )
-from penstock.client.network.errors import (
-    UNKNOWN_TOPIC,
-    UNKNOWN_TOPIC_ID,
-    UNSUPPORTED_VERSION,
-    broker_error,
-)
+from penstock.client.network.errors import broker_error
 from penstock.client.network.security import Security, parse_target
 from penstock.core.names import hint, known_names
 from penstock.errors import BrokerError
+from penstock.wire.protocol import ApiKey, ErrorCode
 
 if TYPE_CHECKING:
     from penstock.wire.messages import Codec
@@ -44,41 +39,41 @@ HANDSHAKES_MAX: Final = 8
 """TLS handshakes in a row that the peer may break off (within some 2 s) before that is an answer."""
 
 # The newest version of each cold API whose fields this client knows.
-_NEWEST: Final = {
-    2: 7,  # ListOffsets
-    3: 12,  # Metadata, where topics' ids are wanted
-    8: 8,  # OffsetCommit, by topic name
-    9: 7,  # OffsetFetch, one group
-    10: 3,  # FindCoordinator, one group
-    15: 5,  # DescribeGroups
-    16: 5,  # ListGroups
-    19: 7,  # CreateTopics
-    20: 5,  # DeleteTopics, by topic name
-    21: 2,  # DeleteRecords
-    22: 4,  # InitProducerId
-    24: 3,  # AddPartitionsToTxn
-    25: 3,  # AddOffsetsToTxn
-    26: 3,  # EndTxn, which leaves the epoch as it is
-    28: 3,  # TxnOffsetCommit
-    29: 3,  # DescribeAcls
-    30: 3,  # CreateAcls
-    31: 3,  # DeleteAcls
-    32: 4,  # DescribeConfigs
-    35: 4,  # DescribeLogDirs
-    37: 3,  # CreatePartitions
-    42: 2,  # DeleteGroups
-    44: 1,  # IncrementalAlterConfigs
-    48: 1,  # DescribeClientQuotas
-    49: 1,  # AlterClientQuotas
-    50: 0,  # DescribeUserScramCredentials
-    51: 0,  # AlterUserScramCredentials
-    76: 1,  # ShareGroupHeartbeat
-    77: 1,  # ShareGroupDescribe
-    78: 2,  # ShareFetch
-    79: 2,  # ShareAcknowledge
-    90: 1,  # DescribeShareGroupOffsets
-    69: 0,  # ConsumerGroupDescribe
-    61: 0,  # DescribeProducers
+_NEWEST: Final[dict[ApiKey, int]] = {
+    ApiKey.LIST_OFFSETS: 7,
+    ApiKey.METADATA: 12,  # where topics' ids are wanted
+    ApiKey.OFFSET_COMMIT: 8,  # by topic name
+    ApiKey.OFFSET_FETCH: 7,  # one group
+    ApiKey.FIND_COORDINATOR: 3,  # one group
+    ApiKey.DESCRIBE_GROUPS: 5,
+    ApiKey.LIST_GROUPS: 5,
+    ApiKey.CREATE_TOPICS: 7,
+    ApiKey.DELETE_TOPICS: 5,  # by topic name
+    ApiKey.DELETE_RECORDS: 2,
+    ApiKey.INIT_PRODUCER_ID: 4,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 3,
+    ApiKey.ADD_OFFSETS_TO_TXN: 3,
+    ApiKey.END_TXN: 3,  # which leaves the epoch as it is
+    ApiKey.TXN_OFFSET_COMMIT: 3,
+    ApiKey.DESCRIBE_ACLS: 3,
+    ApiKey.CREATE_ACLS: 3,
+    ApiKey.DELETE_ACLS: 3,
+    ApiKey.DESCRIBE_CONFIGS: 4,
+    ApiKey.DESCRIBE_LOG_DIRS: 4,
+    ApiKey.CREATE_PARTITIONS: 3,
+    ApiKey.DELETE_GROUPS: 2,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: 1,
+    ApiKey.ALTER_CLIENT_QUOTAS: 1,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: 0,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: 0,
+    ApiKey.SHARE_GROUP_HEARTBEAT: 1,
+    ApiKey.SHARE_GROUP_DESCRIBE: 1,
+    ApiKey.SHARE_FETCH: 2,
+    ApiKey.SHARE_ACKNOWLEDGE: 2,
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: 1,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: 0,
+    ApiKey.DESCRIBE_PRODUCERS: 0,
 }
 
 
@@ -186,7 +181,9 @@ class Cluster:
                     raise
                 code = e.code if isinstance(e, BrokerError) else 0
                 limit = patience
-                if code == UNKNOWN_TOPIC or (by_id and code == UNKNOWN_TOPIC_ID):
+                if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or (
+                    by_id and code == ErrorCode.UNKNOWN_TOPIC_ID
+                ):
                     limit = min(patience, UNKNOWN_TOPIC_PATIENCE_S)
                 waited = time.monotonic() - begun
                 if waited + pause > limit:
@@ -238,9 +235,9 @@ class Cluster:
     def refresh(self, topics: Sequence[str] | None) -> dict[str, hot.TopicMetadata]:
         """Asks for the nodes and these topics' leaders (all topics': None)."""
         connection = self.any()
-        self.version(connection, hot.METADATA, (hot.METADATA_VERSION,) * 2)
+        self.version(connection, ApiKey.METADATA, (hot.METADATA_VERSION,) * 2)
         request = hot.metadata_request(topics)
-        number = connection.send(hot.METADATA, hot.METADATA_VERSION, [request], flexible=False)
+        number = connection.send(ApiKey.METADATA, hot.METADATA_VERSION, [request], flexible=False)
         frame = connection.receive(number)
         self._nodes, self._controller, found = hot.read_metadata(frame)
         for name, topic in found.items():
@@ -254,10 +251,10 @@ class Cluster:
             BrokerError: there is no such topic, or it can't be described.
         """
         found = self.refresh([topic]).get(topic)
-        error = UNKNOWN_TOPIC if found is None else found.error
+        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if found is None else found.error
         if found is None or error:
             advice = "Create it first, or check its name (penstock topics)"
-            if error == UNKNOWN_TOPIC:
+            if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 advice = f"There {self._topics_like(topic)}. {advice}"
             raise broker_error(error, f"know topic {topic!r}", advice)
         return found
@@ -284,14 +281,16 @@ class Cluster:
             leaders = self.describe(topic).leaders
             if partition not in leaders:
                 raise broker_error(
-                    UNKNOWN_TOPIC,
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                     f"know partition {partition} of topic {topic!r}",
                     f"The topic has partitions {sorted(leaders)}",
                 )
             node = leaders[partition]
         address = self._nodes.get(node)
         if address is None:
-            raise broker_error(5, f"lead partition {partition} of topic {topic!r}")
+            raise broker_error(
+                ErrorCode.LEADER_NOT_AVAILABLE, f"lead partition {partition} of topic {topic!r}"
+            )
         return self.connect(address)
 
     def by_leader(
@@ -312,7 +311,7 @@ class Cluster:
         address = self._nodes.get(self._controller)
         return self.any() if address is None else self.connect(address)
 
-    def version(self, connection: Connection, api: int, ours: tuple[int, int]) -> int:
+    def version(self, connection: Connection, api: ApiKey, ours: tuple[int, int]) -> int:
         """The newest version of an API that both sides know.
 
         Raises:
@@ -323,7 +322,7 @@ class Cluster:
         if best < max(low, ours[0]):
             theirs = f"versions {low} to {high}" if high >= 0 else "that it does not serve it"
             raise broker_error(
-                UNSUPPORTED_VERSION,
+                ErrorCode.UNSUPPORTED_VERSION,
                 f"serve request type {api} in a version from {ours[0]} to {ours[1]}",
                 "Use a broker of Kafka 2.1 or newer, or Penstock's own",
                 theirs,
@@ -334,21 +333,23 @@ class Cluster:
         """The level of a feature that the cluster has finalized, such as `transaction.version`; 0: none."""
         from penstock.wire import messages
 
-        if connection.versions().get(API_VERSIONS, (0, 0))[1] < FEATURES_FROM:
+        if connection.versions().get(ApiKey.API_VERSIONS, (0, 0))[1] < FEATURES_FROM:
             return 0
-        codec = messages.request_codec(API_VERSIONS, FEATURES_FROM)
+        codec = messages.request_codec(ApiKey.API_VERSIONS, FEATURES_FROM)
         fields = {"client_software_name": "penstock", "client_software_version": "1"}
         body = codec.encode(fields)
-        number = connection.send(API_VERSIONS, FEATURES_FROM, [body], flexible=codec.flexible)
+        number = connection.send(
+            ApiKey.API_VERSIONS, FEATURES_FROM, [body], flexible=codec.flexible
+        )
         frame = connection.receive(number)  # its header never has tagged fields
-        answer = messages.response_codec(API_VERSIONS, FEATURES_FROM).decode(bytes(frame))
+        answer = messages.response_codec(ApiKey.API_VERSIONS, FEATURES_FROM).decode(bytes(frame))
         levels = {f["name"]: f["max_version_level"] for f in answer["finalized_features"]}
         return int(levels.get(name, 0))
 
     def call(
         self,
         connection: Connection,
-        api: int,
+        api: ApiKey,
         fields: dict[str, Any],
         timeout_s: float | None = None,
         newest: int | None = None,
@@ -361,7 +362,7 @@ class Cluster:
         return self.begin_call(connection, api, fields, newest).answer(timeout_s)
 
     def begin_call(
-        self, connection: Connection, api: int, fields: dict[str, Any], newest: int | None = None
+        self, connection: Connection, api: ApiKey, fields: dict[str, Any], newest: int | None = None
     ) -> Call:
         """Sends such a request, and doesn't wait for its answer; see `call`."""
         from penstock.wire import messages  # loads Kafka's schemas: only where they are needed

@@ -14,6 +14,7 @@ from typing import Final, Protocol, TypeAlias
 from penstock.client.network.login import log_in
 from penstock.client.network.security import Security
 from penstock.errors import BrokerError, ProtocolError
+from penstock.wire.protocol import ApiKey
 
 Part: TypeAlias = bytes | bytearray | memoryview
 
@@ -25,7 +26,6 @@ REQUEST_TIMEOUT_S: Final = 30.0  # as Kafka's own clients wait
 REAUTHENTICATE_SHARE: Final = 0.85
 """Of a session's lifetime, after which a connection is not used again."""
 
-API_VERSIONS: Final = 18
 _SIZE: Final = struct.Struct(">i")
 _HEADER: Final = struct.Struct(">hhih")  # API, version, correlation, client id's length
 # What a peer that closes the connection during the handshake raises depends on the interpreter: up to Python
@@ -121,7 +121,7 @@ class Connection:
             retriable=True,
         )
 
-    def _ask(self, api: int, version: int, body: bytes) -> memoryview:
+    def _ask(self, api: ApiKey, version: int, body: bytes) -> memoryview:
         return self.receive(self.send(api, version, [body], flexible=False))
 
     def fileno(self) -> int:
@@ -150,15 +150,15 @@ class Connection:
     def versions(self) -> dict[int, tuple[int, int]]:
         """The first and last version of each API that the broker serves (asked once)."""
         if self._versions is None:
-            frame = self.receive(self.send(API_VERSIONS, 0, (), flexible=False))
+            frame = self.receive(self.send(ApiKey.API_VERSIONS, 0, (), flexible=False))
             self._versions = _read_versions(frame)
         return self._versions
 
-    def send(self, api: int, version: int, parts: Sequence[Part], *, flexible: bool) -> int:
+    def send(self, api: ApiKey, version: int, parts: Sequence[Part], *, flexible: bool) -> int:
         """Sends a request.
 
         Args:
-            api: the API's key.
+            api: which.
             version: its version.
             parts: the body, in pieces that are not copied.
             flexible: whether this version's messages have tagged fields.

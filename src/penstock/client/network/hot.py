@@ -15,10 +15,6 @@ from typing import Final
 from penstock.errors import ProtocolError
 from penstock.wire.batches import DURABLE_LATER
 
-PRODUCE: Final = 0
-FETCH: Final = 1
-METADATA: Final = 3
-
 READ_COMMITTED: Final = 1
 
 METADATA_VERSION: Final = 4

@@ -10,15 +10,14 @@ from typing import Final
 from penstock.client.network.errors import broker_error
 from penstock.client.network.security import Security
 from penstock.errors import BrokerError, ProtocolError
+from penstock.wire.protocol import ApiKey
 from penstock.wire.scram import ClientExchange, ScramError, plain_message
 
 __all__ = ["log_in"]
 
-HANDSHAKE: Final = 17
-AUTHENTICATE: Final = 36
 NONCE_BYTES: Final = 24
 
-Ask = Callable[[int, int, bytes], memoryview]
+Ask = Callable[[ApiKey, int, bytes], memoryview]
 """Sends a request (API, version, body) and gives back the answer's body."""
 
 
@@ -36,7 +35,7 @@ def log_in(ask: Ask, security: Security, name: str) -> int:
     """
     mechanism, user = security.mechanism, security.user or ""
     data = mechanism.encode()
-    answer = ask(HANDSHAKE, 1, struct.pack(">h", len(data)) + data)
+    answer = ask(ApiKey.SASL_HANDSHAKE, 1, struct.pack(">h", len(data)) + data)
     code = struct.unpack_from(">h", answer)[0]
     if code:
         raise broker_error(code, f"accept {mechanism} at {name}", "Name another mechanism")
@@ -55,7 +54,7 @@ def log_in(ask: Ask, security: Security, name: str) -> int:
 
 
 def _step(ask: Ask, message: bytes, security: Security, name: str) -> tuple[bytes, int]:
-    answer = ask(AUTHENTICATE, 1, struct.pack(">i", len(message)) + message)
+    answer = ask(ApiKey.SASL_AUTHENTICATE, 1, struct.pack(">i", len(message)) + message)
     try:
         code, size = struct.unpack_from(">hh", answer)
         text, at = bytes(answer[4 : 4 + max(size, 0)]), 4 + max(size, 0)

@@ -24,6 +24,7 @@ from penstock.errors import BrokerError, LimitError, SetupError, UserError
 from penstock.sinks._report import own_topic
 from penstock.sinks._targets.contract import Batch, RefusedError, Rows, Unchanged, fenced
 from penstock.sinks._targets.texts import json_rows, key_texts
+from penstock.wire.protocol import ErrorCode
 
 __all__ = ["KafkaTarget", "kafka"]
 
@@ -31,8 +32,9 @@ LOOKED_BACK: Final = 100
 """Offsets before the end that are read first: markers of transactions are behind the newest record."""
 EPOCH: Final = "epoch"
 """Next to the offsets: how often the sink was opened."""
-_NOT_LET_IN: Final = frozenset({33, 58})
-"""UNSUPPORTED_SASL_MECHANISM, SASL_AUTHENTICATION_FAILED."""
+_NOT_LET_IN: Final = frozenset(
+    {ErrorCode.UNSUPPORTED_SASL_MECHANISM, ErrorCode.SASL_AUTHENTICATION_FAILED}
+)
 STATE_CONFIGS: Final = {"cleanup.policy": "compact", "segment.ms": "3600000"}
 
 

@@ -5,15 +5,13 @@ single ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Protocol
 
 from penstock.broker.broker_settings import broker_settings, broker_values
 from penstock.broker.dynamic_settings import validate_dynamic
 from penstock.broker.groups.settings import GROUP_SETTINGS, validate_group
 from penstock.broker.handlers.base import Call, Fields, missing
 from penstock.broker.handlers.configs.resources import (
-    GROUP,
-    TOPIC,
     error,
     is_broker,
     is_cluster,
@@ -22,13 +20,9 @@ from penstock.broker.handlers.configs.resources import (
 from penstock.broker.storage.topic_settings import LIST, TOPIC_SETTINGS, SettingError, validate
 from penstock.broker.tier.settings import check_tier_settings
 from penstock.errors import LimitError
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ApiKey, ConfigChange, ConfigResource, ErrorCode
 
 __all__ = ["alter_configs", "incremental_alter_configs"]
-
-INCREMENTAL: Final = 44
-"""IncrementalAlterConfigs; a group's settings are changed by no other request."""
-SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 
 
 class _Known(Protocol):
@@ -82,16 +76,16 @@ def _changed(
     changed = dict(settings)
     for one in configs:
         name, value, operation = one["name"], one["value"], one["config_operation"]
-        if operation == DELETE:
+        if operation == ConfigChange.DELETE:
             changed.pop(name, None)  # of a setting that there isn't, too
             continue
         if name not in table:
             check(name, value)  # says that there is none
         if value is None:
             raise _InvalidError(f"expected a value for {name}, found null")
-        if operation in {APPEND, SUBTRACT}:
+        if operation in {ConfigChange.APPEND, ConfigChange.SUBTRACT}:
             value = _list_changed(changed.get(name, table[name].default) or "", table[name], one)
-        elif operation != SET:
+        elif operation != ConfigChange.SET:
             raise _InvalidError(f"expected an operation from 0 to 3 on {name}, found {operation}")
         changed[name] = check(name, value)
     return changed
@@ -102,7 +96,7 @@ def _list_changed(current: str, setting: _Known, one: Fields) -> str:
         raise SettingError(f"expected a list to append to or subtract from, found {setting.name}")
     parts = [part for part in current.split(",") if part]
     given = [part.strip() for part in one["value"].split(",") if part.strip()]
-    if one["config_operation"] == SUBTRACT:
+    if one["config_operation"] == ConfigChange.SUBTRACT:
         return ",".join(part for part in parts if part not in given)
     return ",".join([*parts, *(part for part in given if part not in parts)])
 
@@ -114,20 +108,24 @@ def _alter(call: Call, fields: Fields, change: Change) -> Fields:
         result: Fields = {"resource_type": kind, "resource_name": name}
         dry_run = fields["validate_only"]
         try:
-            if kind == TOPIC:
+            if kind == ConfigResource.TOPIC:
                 result |= _alter_topic(call, wanted, change, dry_run=dry_run)
-            elif kind == GROUP and name and call.api_key == INCREMENTAL:
+            elif (
+                kind == ConfigResource.GROUP
+                and name
+                and call.api_key == ApiKey.INCREMENTAL_ALTER_CONFIGS
+            ):
                 _alter_group(call, wanted, change, dry_run=dry_run)
             elif is_broker(kind, name) or is_cluster(kind, name):
                 _alter_broker(call, wanted, change, dry_run=dry_run)
             else:
                 raise _InvalidError(no_resource(kind, name))
         except _InvalidError as refused:
-            result |= error(ErrorCode.invalid_request, str(refused))
+            result |= error(ErrorCode.INVALID_REQUEST, str(refused))
         except (SettingError, LimitError) as refused:
-            result |= error(ErrorCode.invalid_config, str(refused))
+            result |= error(ErrorCode.INVALID_CONFIG, str(refused))
         except OSError as failed:
-            result |= error(ErrorCode.kafka_storage_error, f"expected room, found {failed}")
+            result |= error(ErrorCode.KAFKA_STORAGE_ERROR, f"expected room, found {failed}")
         results.append(result)
     return {"responses": results}
 
@@ -173,7 +171,7 @@ def _is_so(call: Call, wanted: Fields) -> bool:
         return False
     broker = call.broker
     values = broker_values(broker.config, broker.listeners, broker.room.reserve_bytes)
-    is_set = wanted.get("config_operation", SET) == SET
+    is_set = wanted.get("config_operation", ConfigChange.SET) == ConfigChange.SET
     return is_set and (wanted["value"] or "") == (values.get(setting.name, setting.default) or "")
 
 

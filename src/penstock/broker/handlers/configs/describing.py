@@ -21,15 +21,13 @@ from penstock.broker.dynamic_settings import CLUSTER, DynamicSettings, is_carrie
 from penstock.broker.groups.settings import GROUP_SETTINGS
 from penstock.broker.handlers.base import Call, Fields, missing
 from penstock.broker.handlers.configs.resources import (
-    GROUP,
-    TOPIC,
     error,
     is_broker,
     is_cluster,
     no_resource,
 )
 from penstock.broker.storage.topic_settings import TOPIC_SETTINGS, Setting
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ConfigResource, ErrorCode
 
 __all__ = ["describe_configs", "topic_configs"]
 
@@ -47,7 +45,7 @@ def _describe(call: Call, wanted: Fields, fields: Fields) -> Fields:
     kind, name = wanted["resource_type"], wanted["resource_name"]
     keys = wanted["configuration_keys"]
     result: Fields = {"resource_type": kind, "resource_name": name, "configs": []}
-    if kind == TOPIC:
+    if kind == ConfigResource.TOPIC:
         topic = call.broker.topics.get(name)
         if topic is None:
             return result | error(*missing(call, name))
@@ -56,11 +54,11 @@ def _describe(call: Call, wanted: Fields, fields: Fields) -> Fields:
         found = _broker(call, fields)
     elif is_cluster(kind, name):
         found = _cluster(call.broker.dynamic, fields)
-    elif kind == GROUP and name:
+    elif kind == ConfigResource.GROUP and name:
         groups = call.broker.group_settings
         found = _group(groups.of(name), groups.broker_wide, fields)
     else:
-        return result | error(ErrorCode.invalid_request, no_resource(kind, name))
+        return result | error(ErrorCode.INVALID_REQUEST, no_resource(kind, name))
     result["configs"] = [one for one in found if keys is None or one["name"] in keys]
     return result
 

@@ -6,33 +6,33 @@ from typing import Final
 
 from penstock.broker.handlers.base import Fields
 from penstock.broker.handlers.cluster import NODE_ID
-from penstock.wire.kafka import ErrorCode
+from penstock.wire.protocol import ConfigResource, ErrorCode
 
-__all__ = ["BROKER", "GROUP", "TOPIC", "error", "is_broker", "is_cluster", "no_resource"]
+__all__ = ["error", "is_broker", "is_cluster", "no_resource"]
 
-TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
-_REFUSED: Final = {
-    BROKER_LOGGER: "loggers (type 8) can't be changed: see --log-level",
-    CLIENT_METRICS: "clients are not asked for metrics (type 16)",
+_REFUSED: Final[dict[int, str]] = {
+    ConfigResource.BROKER_LOGGER: "loggers (type 8) can't be changed: see --log-level",
+    ConfigResource.CLIENT_METRICS: "clients are not asked for metrics (type 16)",
 }
 
 
 def is_broker(kind: int, name: str) -> bool:
     """Whether this broker is meant."""
-    return kind == BROKER and name == str(NODE_ID)
+    return kind == ConfigResource.BROKER and name == str(NODE_ID)
 
 
 def is_cluster(kind: int, name: str) -> bool:
     """Whether all brokers are meant."""
-    return kind == BROKER and not name
+    return kind == ConfigResource.BROKER and not name
 
 
 def no_resource(kind: int, name: str) -> str:
     """Why something has no settings."""
     return _REFUSED.get(
         kind,
-        f"expected a topic (type {TOPIC}), broker {NODE_ID} (type {BROKER}) or a group (type "
-        f"{GROUP}), found type {kind}, {name!r}",
+        f"expected a topic (type {ConfigResource.TOPIC}), broker {NODE_ID} (type "
+        f"{ConfigResource.BROKER}) or a group (type {ConfigResource.GROUP}), found type {kind}, "
+        f"{name!r}",
     )
 
 
