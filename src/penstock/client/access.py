@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, Self
 
 from penstock.client.client import Client
-from penstock.client.network.errors import broker_error
 from penstock.wire import scram
 from penstock.wire.protocol import ApiKey
 
@@ -73,13 +72,8 @@ class AccessAdmin(Client):
     def __enter__(self) -> Self:
         return self
 
-    def _ask(self, api: ApiKey, what: str, fields: dict[str, Any]) -> dict[str, Any]:
-        def ask() -> dict[str, Any]:
-            answer = self._cluster.call(self._cluster.controller(), api, fields)
-            _check(answer, what)
-            return answer
-
-        return self._cluster.attempt(what, ask)
+    def _ask(self, api: ApiKey, what: str, fields: dict[str, Any], *lists: str) -> dict[str, Any]:
+        return self._cluster.request(what, self._cluster.controller, api, fields, *lists)
 
     # -- quotas ------------------------------------------------------------------------------------
 
@@ -98,7 +92,6 @@ class AccessAdmin(Client):
 
     def set_quotas(self, entity: Entity, values: Mapping[str, float | None]) -> None:
         """Sets limits of an entity; None removes one."""
-        what = "change a quota"
         entry = {
             "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity],
             "ops": [
@@ -106,10 +99,8 @@ class AccessAdmin(Client):
                 for key, value in values.items()
             ],
         }
-        answer = self._ask(
-            ApiKey.ALTER_CLIENT_QUOTAS, what, {"entries": [entry], "validate_only": False}
-        )
-        _check(answer["entries"][0], what)
+        fields = {"entries": [entry], "validate_only": False}
+        self._ask(ApiKey.ALTER_CLIENT_QUOTAS, "change a quota", fields, "entries")
 
     # -- access control lists ----------------------------------------------------------------------
 
@@ -124,7 +115,6 @@ class AccessAdmin(Client):
 
     def add_rules(self, rules: Iterable[Rule]) -> None:
         """Adds rules."""
-        what = "add access control lists"
         creations = [
             {
                 "resource_type": one.resource_type,
@@ -137,20 +127,18 @@ class AccessAdmin(Client):
             }
             for one in rules
         ]
-        for result in self._ask(ApiKey.CREATE_ACLS, what, {"creations": creations})["results"]:
-            _check(result, what)
+        what = "add access control lists"
+        self._ask(ApiKey.CREATE_ACLS, what, {"creations": creations}, "results")
 
     def remove_rules(self, filters: Iterable[RuleFilter]) -> set[Rule]:
         """Removes the rules that are meant; which."""
         what = "remove access control lists"
         fields = {"filters": [one.fields() for one in filters]}
-        removed: set[Rule] = set()
-        for result in self._ask(ApiKey.DELETE_ACLS, what, fields)["filter_results"]:
-            _check(result, what)
-            for one in result["matching_acls"]:
-                _check(one, what)
-                removed.add(_rule(one))
-        return removed
+        lists = "filter_results", "matching_acls"
+        answer = self._ask(ApiKey.DELETE_ACLS, what, fields, *lists)
+        return {
+            _rule(one) for result in answer["filter_results"] for one in result["matching_acls"]
+        }
 
     # -- users -------------------------------------------------------------------------------------
 
@@ -198,14 +186,7 @@ class AccessAdmin(Client):
 
     def _alter_users(self, what: str, **changes: Any) -> None:
         fields = {"deletions": [], "upsertions": []} | changes
-        for result in self._ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, what, fields)["results"]:
-            _check(result, what)
-
-
-def _check(answer: Mapping[str, Any], what: str) -> None:
-    code = answer.get("error_code", 0)
-    if code:
-        raise broker_error(code, what, detail=answer.get("error_message"))
+        self._ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, what, fields, "results")
 
 
 def _rule(fields: Mapping[str, Any]) -> Rule:

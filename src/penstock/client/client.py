@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, NamedTuple
 from penstock.client.network import hot
 from penstock.client.network.cluster import PATIENCE_S, Cluster, OnWait
 from penstock.client.network.connection import REQUEST_TIMEOUT_S, Aside, Connection, wait_for_any
-from penstock.client.network.errors import broker_error
+from penstock.client.network.errors import broker_error, check
 from penstock.client.network.security import Security
 from penstock.errors import BrokerError
 from penstock.wire.protocol import ApiKey, CoordinatorKind, ErrorCode
@@ -86,16 +86,12 @@ class Client:
 
     def topics(self) -> dict[str, int]:
         """The number of partitions of each topic, without Kafka's internal ones."""
-
-        def ask() -> dict[str, int]:
-            found = self._cluster.refresh(None)
-            return {
-                name: len(topic.leaders)
-                for name, topic in sorted(found.items())
-                if not topic.is_internal and not topic.error
-            }
-
-        return self._cluster.attempt("list topics", ask)
+        found = self._cluster.attempt("list topics", lambda: self._cluster.refresh(None))
+        return {
+            name: len(topic.leaders)
+            for name, topic in sorted(found.items())
+            if not topic.is_internal and not topic.error
+        }
 
     def partitions(self, topic: str) -> list[int]:
         """A topic's partition numbers.
@@ -119,15 +115,10 @@ class Client:
             "allow_auto_topic_creation": False,
             "include_topic_authorized_operations": False,
         }
-
-        def ask() -> uuid.UUID:
-            (found,) = self._cluster.call(self._cluster.any(), ApiKey.METADATA, fields)["topics"]
-            if found["error_code"]:
-                raise broker_error(found["error_code"], what)
-            topic_id: uuid.UUID | None = found["topic_id"]
-            return topic_id or uuid.UUID(int=0)
-
-        return self._cluster.attempt(what, ask)
+        cluster = self._cluster
+        answer = cluster.request(what, cluster.any, ApiKey.METADATA, fields, "topics")
+        topic_id: uuid.UUID | None = answer["topics"][0]["topic_id"]
+        return topic_id or uuid.UUID(int=0)
 
     def create_topic(
         self,
@@ -159,28 +150,17 @@ class Client:
             "configs": settings,
         }
         fields = {"topics": [topic], "timeout": ADMIN_TIMEOUT_MS, "validate_only": False}
-        created = self._cluster.attempt(
-            f"create topic {name!r}",
-            lambda: self._create(fields, name, partitions, exists_ok=exists_ok),
+        answer = self._cluster.request(
+            f"create topic {name!r} with {partitions} partitions",
+            self._cluster.controller,
+            ApiKey.CREATE_TOPICS,
+            fields,
+            "topics",
+            advice={ErrorCode.TOPIC_ALREADY_EXISTS: "Choose another name, or use it as it is"},
+            accepts={ErrorCode.TOPIC_ALREADY_EXISTS} if exists_ok else (),
         )
         self._cluster.attempt(f"lead topic {name!r}", lambda: self._require_leaders(name))
-        return created
-
-    def _create(self, fields: dict[str, Any], name: str, n: int, *, exists_ok: bool) -> bool:
-        """One try at creating a topic."""
-        answer = self._cluster.call(self._cluster.controller(), ApiKey.CREATE_TOPICS, fields)
-        found = answer["topics"][0]
-        if found["error_code"] == ErrorCode.TOPIC_ALREADY_EXISTS and exists_ok:
-            return False
-        if found["error_code"]:
-            advice = "Choose another name, or use it as it is"
-            raise broker_error(
-                found["error_code"],
-                f"create topic {name!r} with {n} partitions",
-                advice if found["error_code"] == ErrorCode.TOPIC_ALREADY_EXISTS else "",
-                found.get("error_message"),
-            )
-        return True
+        return not answer["topics"][0]["error_code"]
 
     def _require_leaders(self, name: str) -> None:
         """Raises a retriable error unless each partition of a topic has a leader."""
@@ -198,19 +178,16 @@ class Client:
             Whether it was there.
         """
         fields = {"topic_names": [name], "timeout": ADMIN_TIMEOUT_MS}
-
-        def ask() -> bool:
-            answer = self._cluster.call(self._cluster.controller(), ApiKey.DELETE_TOPICS, fields)
-            found = answer["responses"][0]
-            if found["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and missing_ok:
-                return False
-            if found["error_code"]:
-                raise broker_error(found["error_code"], f"delete topic {name!r}")
-            return True
-
-        deleted = self._cluster.attempt(f"delete topic {name!r}", ask)
+        answer = self._cluster.request(
+            f"delete topic {name!r}",
+            self._cluster.controller,
+            ApiKey.DELETE_TOPICS,
+            fields,
+            "responses",
+            accepts={ErrorCode.UNKNOWN_TOPIC_OR_PARTITION} if missing_ok else (),
+        )
         self._cluster.attempt(f"forget topic {name!r}", lambda: self._require_absence(name))
-        return deleted
+        return not answer["responses"][0]["error_code"]
 
     def _require_absence(self, name: str) -> None:
         """Raises a retriable error while a topic is still there."""
@@ -332,10 +309,7 @@ class Client:
             for topic in self._cluster.call(connection, ApiKey.LIST_OFFSETS, fields)["topics"]:
                 for part in topic["partitions"]:
                     pair = topic["name"], part["partition_index"]
-                    if part["error_code"]:
-                        raise broker_error(
-                            part["error_code"], "return offsets of {}[{}]".format(*pair)
-                        )
+                    check(part, "return offsets of {}[{}]".format(*pair))
                     found[pair] = part["offset"]
         return found
 
@@ -353,12 +327,10 @@ class Client:
             Whether there is one; at once if there is one already.
         """
         deadline = time.monotonic() + timeout_s
-
-        def ask() -> bool:
-            rest_s = deadline - time.monotonic()
-            return self._long_poll(positions, max(rest_s, 0.0), aside)
-
-        return self._cluster.attempt("wait for data", ask)
+        return self._cluster.attempt(
+            "wait for data",
+            lambda: self._long_poll(positions, max(deadline - time.monotonic(), 0.0), aside),
+        )
 
     def ends_past(
         self, positions: Mapping[Partition, int], timeout_s: float, aside: Aside | None = None
@@ -464,43 +436,46 @@ class Client:
             "retention_time": -1,
             "topics": topics,
         }
-
-        def ask() -> None:
-            answer = self._cluster.call(self._coordinator(group), ApiKey.OFFSET_COMMIT, fields)
-            for topic in answer["topics"]:
-                for part in topic["partitions"]:
-                    if part["error_code"]:
-                        raise broker_error(part["error_code"], f"commit offsets of group {group!r}")
-
-        self._cluster.attempt(f"commit offsets of group {group!r}", ask)
+        self._cluster.request(
+            f"commit offsets of group {group!r}",
+            lambda: self._coordinator(group),
+            ApiKey.OFFSET_COMMIT,
+            fields,
+            "topics",
+            "partitions",
+        )
 
     def committed(self, group: str, topics: Iterable[str] | None = None) -> dict[Partition, int]:
         """The offsets that a group has committed, for these topics or all."""
         wanted = None if topics is None else set(topics)
-        fields = {"group_id": group, "topics": None, "require_stable": False}
+        return {
+            (topic, p): offset
+            for (topic, p), (offset, _) in self.committed_entries(group).items()
+            if wanted is None or topic in wanted
+        }
 
-        def ask() -> dict[Partition, int]:
-            answer = self._cluster.call(self._coordinator(group), ApiKey.OFFSET_FETCH, fields)
-            if answer.get("error_code"):
-                raise broker_error(answer["error_code"], f"return the offsets of group {group!r}")
-            return {
-                (topic["name"], part["partition_index"]): part["committed_offset"]
-                for topic in answer["topics"]
-                if wanted is None or topic["name"] in wanted
-                for part in topic["partitions"]
-                if part["committed_offset"] >= 0
-            }
-
-        return self._cluster.attempt(f"return the offsets of group {group!r}", ask)
+    def committed_entries(self, group: str) -> dict[Partition, tuple[int, str]]:
+        """A group's committed offsets with their metadata."""
+        answer = self._cluster.request(
+            f"return the offsets of group {group!r}",
+            lambda: self._coordinator(group),
+            ApiKey.OFFSET_FETCH,
+            {"group_id": group, "topics": None, "require_stable": False},
+        )
+        return {
+            (topic["name"], part["partition_index"]): (
+                part["committed_offset"],
+                part["metadata"] or "",
+            )
+            for topic in answer["topics"]
+            for part in topic["partitions"]
+            if part["committed_offset"] >= 0
+        }
 
     def groups(self) -> dict[str, str]:
         """The state of each consumer group that this broker coordinates."""
-
-        def ask() -> dict[str, str]:
-            answer = self._cluster.call(self._cluster.any(), ApiKey.LIST_GROUPS, {})
-            return {g["group_id"]: g.get("group_state", "") for g in answer["groups"]}
-
-        return self._cluster.attempt("list groups", ask)
+        answer = self._cluster.request("list groups", self._cluster.any, ApiKey.LIST_GROUPS, {})
+        return {g["group_id"]: g.get("group_state", "") for g in answer["groups"]}
 
     def lag(self, group: str) -> dict[Partition, Lag]:
         """How far a group is behind in each partition that it has committed an offset of."""
@@ -512,8 +487,7 @@ class Client:
         """The connection to a group's coordinator."""
         fields = {"key": group, "key_type": CoordinatorKind.GROUP}
         answer = self._cluster.call(self._cluster.any(), ApiKey.FIND_COORDINATOR, fields)
-        if answer["error_code"]:
-            raise broker_error(answer["error_code"], f"coordinate group {group!r}")
+        check(answer, f"coordinate group {group!r}")
         return self._cluster.connect((answer["host"], answer["port"]))
 
     # Producers
@@ -521,14 +495,9 @@ class Client:
     def init_producer_id(self) -> tuple[int, int]:
         """A new producer id and its epoch, for idempotent writes."""
         fields = {"transactional_id": None, "transaction_timeout": ADMIN_TIMEOUT_MS}
-
-        def ask() -> tuple[int, int]:
-            answer = self._cluster.call(self._cluster.any(), ApiKey.INIT_PRODUCER_ID, fields)
-            if answer["error_code"]:
-                raise broker_error(answer["error_code"], "give out a producer id")
-            return answer["producer_id"], answer["producer_epoch"]
-
-        return self._cluster.attempt("get a producer id", ask)
+        what, to = "give out a producer id", self._cluster.any
+        answer = self._cluster.request(what, to, ApiKey.INIT_PRODUCER_ID, fields)
+        return answer["producer_id"], answer["producer_epoch"]
 
     def describe_producers(
         self, topic: str, partitions: Sequence[int]
@@ -558,9 +527,8 @@ def producer_states(
         fields = {"topics": [{"name": topic, "partition_indexes": [p for _, p in mine]}]}
         for answer in cluster.call(connection, ApiKey.DESCRIBE_PRODUCERS, fields)["topics"]:
             for part in answer["partitions"]:
-                if part["error_code"]:
-                    what = f"describe producers of partition {part['partition_index']} of {topic!r}"
-                    raise broker_error(part["error_code"], what, "", part["error_message"])
+                what = f"describe producers of partition {part['partition_index']} of {topic!r}"
+                check(part, what)
                 found[part["partition_index"]] = {
                     p["producer_id"]: ProducerState(
                         p["producer_epoch"], p["last_sequence"], p["last_timestamp"]

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from penstock.client.client import Client, Partition
-from penstock.client.network.errors import broker_error
 from penstock.client.retention import Limits, growth_of, size_left_ms, time_left_ms
 from penstock.core.names import hint, known_names
 from penstock.errors import BrokerError, UserError
@@ -100,19 +99,15 @@ class GroupAdmin(Client):
 
     def list_groups(self) -> list[GroupInfo]:
         """Every group, by name."""
-
-        def ask() -> list[GroupInfo]:
-            answer = self._cluster.call(self._cluster.any(), ApiKey.LIST_GROUPS, {})
-            return sorted(
-                GroupInfo(
-                    one["group_id"],
-                    one.get("group_type", "classic").lower(),
-                    one.get("group_state", ""),
-                )
-                for one in answer["groups"]
+        answer = self._cluster.request("list groups", self._cluster.any, ApiKey.LIST_GROUPS, {})
+        return sorted(
+            GroupInfo(
+                one["group_id"],
+                one.get("group_type", "classic").lower(),
+                one.get("group_state", ""),
             )
-
-        return self._cluster.attempt("list groups", ask)
+            for one in answer["groups"]
+        )
 
     def info(self, group: str) -> GroupInfo:
         """One group.
@@ -135,40 +130,17 @@ class GroupAdmin(Client):
         """A group's members."""
         api = ApiKey.CONSUMER_GROUP_DESCRIBE if info.kind == "consumer" else ApiKey.DESCRIBE_GROUPS
         names = "group_ids" if info.kind == "consumer" else "groups"
-        what = f"describe group {info.name!r}"
-
-        def ask() -> list[Member]:
-            fields = {names: [info.name], "include_authorized_operations": False}
-            answer = self._cluster.call(self._coordinator(info.name), api, fields)["groups"][0]
-            if answer["error_code"]:
-                raise broker_error(answer["error_code"], what)
-            return [
-                Member(one["member_id"], one["client_id"], one["client_host"])
-                for one in answer["members"]
-            ]
-
-        return self._cluster.attempt(what, ask)
-
-    def committed_entries(self, group: str) -> dict[Partition, tuple[int, str]]:
-        """A group's committed offsets with their metadata."""
-        fields = {"group_id": group, "topics": None, "require_stable": False}
-        what = f"return the offsets of group {group!r}"
-
-        def ask() -> dict[Partition, tuple[int, str]]:
-            answer = self._cluster.call(self._coordinator(group), ApiKey.OFFSET_FETCH, fields)
-            if answer.get("error_code"):
-                raise broker_error(answer["error_code"], what)
-            return {
-                (topic["name"], part["partition_index"]): (
-                    part["committed_offset"],
-                    part["metadata"] or "",
-                )
-                for topic in answer["topics"]
-                for part in topic["partitions"]
-                if part["committed_offset"] >= 0
-            }
-
-        return self._cluster.attempt(what, ask)
+        answer = self._cluster.request(
+            f"describe group {info.name!r}",
+            lambda: self._coordinator(info.name),
+            api,
+            {names: [info.name], "include_authorized_operations": False},
+            "groups",
+        )
+        return [
+            Member(one["member_id"], one["client_id"], one["client_host"])
+            for one in answer["groups"][0]["members"]
+        ]
 
     def topic_settings(self, topic: str) -> dict[str, str]:
         """A topic's settings, defaults included."""
@@ -177,18 +149,14 @@ class GroupAdmin(Client):
             "resource_name": topic,
             "configuration_keys": None,
         }
-        what = f"describe the settings of topic {topic!r}"
-
-        def ask() -> dict[str, str]:
-            fields = {"resources": [resource], "include_synonyms": False}
-            fields["include_documentation"] = False
-            answer = self._cluster.call(self._cluster.any(), ApiKey.DESCRIBE_CONFIGS, fields)
-            found = answer["results"][0]
-            if found["error_code"]:
-                raise broker_error(found["error_code"], what)
-            return {one["name"]: one["value"] for one in found["configs"]}
-
-        return self._cluster.attempt(what, ask)
+        answer = self._cluster.request(
+            f"describe the settings of topic {topic!r}",
+            self._cluster.any,
+            ApiKey.DESCRIBE_CONFIGS,
+            {"resources": [resource], "include_synonyms": False, "include_documentation": False},
+            "results",
+        )
+        return {one["name"]: one["value"] for one in answer["results"][0]["configs"]}
 
     def sizes(self, places: Iterable[Partition]) -> dict[Partition, int]:
         """Bytes of partitions on their leaders' disks; none of those that may not be asked for."""
@@ -307,16 +275,14 @@ class GroupAdmin(Client):
 
     def delete_group(self, group: str) -> None:
         """Forgets a group without members, and its offsets."""
-        what = f"delete group {group!r}"
-
-        def ask() -> None:
-            fields = {"groups_names": [group]}
-            answer = self._cluster.call(self._coordinator(group), ApiKey.DELETE_GROUPS, fields)
-            code = answer["results"][0]["error_code"]
-            if code:
-                raise broker_error(code, what, "Stop its consumers first, or check its name")
-
-        self._cluster.attempt(what, ask)
+        self._cluster.request(
+            f"delete group {group!r}",
+            lambda: self._coordinator(group),
+            ApiKey.DELETE_GROUPS,
+            {"groups_names": [group]},
+            "results",
+            advice="Stop its consumers first, or check its name",
+        )
 
 
 def _wanted(target: Target, now: int | None, start: int, end: int, at_time: int) -> int | None:

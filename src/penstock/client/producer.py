@@ -244,16 +244,11 @@ class Producer:
     def _own_id(self) -> tuple[int, int]:
         """This producer's own id and epoch, asked for once."""
         if self._own is None:
-            self._own = self._cluster.attempt("get a producer id", self._ask_for_id)
+            what, api = "give out a producer id", ApiKey.INIT_PRODUCER_ID
+            fields = {"transactional_id": None, "transaction_timeout": PRODUCE_TIMEOUT_MS}
+            answer = self._cluster.request(what, self._cluster.any, api, fields)
+            self._own = answer["producer_id"], answer["producer_epoch"]
         return self._own
-
-    def _ask_for_id(self) -> tuple[int, int]:
-        """One try at InitProducerId."""
-        fields = {"transactional_id": None, "transaction_timeout": PRODUCE_TIMEOUT_MS}
-        answer = self._cluster.call(self._cluster.any(), ApiKey.INIT_PRODUCER_ID, fields)
-        if answer["error_code"]:
-            raise broker_error(answer["error_code"], "give out a producer id")
-        return answer["producer_id"], answer["producer_epoch"]
 
 
 class Together:

@@ -16,7 +16,7 @@ from typing import Final, Literal
 from penstock.client.network import hot
 from penstock.client.network.cluster import PATIENCE_S, Cluster, OnWait
 from penstock.client.network.connection import Connection
-from penstock.client.network.errors import broker_error
+from penstock.client.network.errors import broker_error, check
 from penstock.client.network.security import Security
 from penstock.errors import BrokerError, CorruptError, LimitError, ProtocolError
 from penstock.wire.columns import Batches, Records, decode, scan
@@ -335,10 +335,8 @@ class Reader:
         fields = {"replica_id": -1, "topics": [{"name": cursor.topic, "partitions": [part]}]}
         connection = self._cluster.leader(cursor.topic, cursor.partition)
         answer = self._cluster.call(connection, ApiKey.LIST_OFFSETS, fields)
-        found = answer["topics"][0]["partitions"][0]
-        if found["error_code"]:
-            raise broker_error(found["error_code"], f"return the offsets of {cursor.name}")
-        return int(found["offset"])
+        check(answer, f"return the offsets of {cursor.name}", "topics", "partitions")
+        return int(answer["topics"][0]["partitions"][0]["offset"])
 
     def _ask_for_more(self, cursor: _Cursor, got: int) -> None:
         """Doubles the chunk after an answer that held no whole batch."""

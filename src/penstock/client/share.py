@@ -21,7 +21,7 @@ from typing import Any, Final, Self, TypeAlias
 
 from penstock.client.client import Client
 from penstock.client.network.connection import Connection
-from penstock.client.network.errors import broker_error
+from penstock.client.network.errors import check
 from penstock.errors import BrokerError, JobLostError
 from penstock.wire import batches
 from penstock.wire.protocol import ApiKey, ConfigChange, ConfigResource, ErrorCode
@@ -98,71 +98,58 @@ class ShareClient(Client):
             for key, value in settings.items()
         ]
         resource = {"resource_type": kind, "resource_name": name, "configs": configs}
-
-        def ask() -> None:
-            connection = self._cluster.controller()
-            fields = {"resources": [resource], "validate_only": False}
-            answer = self._cluster.call(connection, ApiKey.INCREMENTAL_ALTER_CONFIGS, fields)[
-                "responses"
-            ][0]
-            if answer["error_code"]:
-                what = f"set {', '.join(settings)} of {name!r}"
-                raise broker_error(answer["error_code"], what, "", answer.get("error_message"))
-
-        self._cluster.attempt(f"set {', '.join(settings)} of {name!r}", ask)
+        self._cluster.request(
+            f"set {', '.join(settings)} of {name!r}",
+            self._cluster.controller,
+            ApiKey.INCREMENTAL_ALTER_CONFIGS,
+            {"resources": [resource], "validate_only": False},
+            "responses",
+        )
 
     def share_groups(self) -> dict[str, str]:
         """Each share group's state."""
-
-        def ask() -> dict[str, str]:
-            fields = {"states_filter": [], "types_filter": ["share"]}
-            answer = self._cluster.call(self._cluster.any(), ApiKey.LIST_GROUPS, fields)
-            return {
-                one["group_id"]: one.get("group_state", "")
-                for one in answer["groups"]
-                if one.get("group_type", "").lower() == "share"
-            }
-
-        return self._cluster.attempt("list share groups", ask)
+        fields = {"states_filter": [], "types_filter": ["share"]}
+        what, to = "list share groups", self._cluster.any
+        answer = self._cluster.request(what, to, ApiKey.LIST_GROUPS, fields)
+        return {
+            one["group_id"]: one.get("group_state", "")
+            for one in answer["groups"]
+            if one.get("group_type", "").lower() == "share"
+        }
 
     def share_offsets(self, group: str) -> list[GroupOffset]:
         """Where a share group stands; nothing where there is no such group."""
-
-        def ask() -> list[GroupOffset]:
-            fields = {"groups": [{"group_id": group, "topics": None}]}
-            answer = self._cluster.call(
-                self._coordinator(group), ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, fields
+        answer = self._cluster.request(
+            f"return the offsets of group {group!r}",
+            lambda: self._coordinator(group),
+            ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
+            {"groups": [{"group_id": group, "topics": None}]},
+            "groups",
+            accepts={ErrorCode.GROUP_ID_NOT_FOUND},
+        )
+        return [
+            GroupOffset(
+                topic["topic_name"],
+                part["partition_index"],
+                part["start_offset"],
+                part.get("lag", -1),
             )
-            found = answer["groups"][0]
-            if found["error_code"] == ErrorCode.GROUP_ID_NOT_FOUND:
-                return []
-            if found["error_code"]:
-                raise broker_error(found["error_code"], f"return the offsets of group {group!r}")
-            return [
-                GroupOffset(
-                    topic["topic_name"],
-                    part["partition_index"],
-                    part["start_offset"],
-                    part.get("lag", -1),
-                )
-                for topic in found["topics"]
-                for part in topic["partitions"]
-                if part["start_offset"] >= 0
-            ]
-
-        return self._cluster.attempt(f"return the offsets of group {group!r}", ask)
+            for topic in answer["groups"][0]["topics"]
+            for part in topic["partitions"]
+            if part["start_offset"] >= 0
+        ]
 
     def share_members(self, group: str) -> int:
-        """How many members a share group has."""
-
-        def ask() -> int:
-            fields = {"group_ids": [group], "include_authorized_operations": False}
-            answer = self._cluster.call(
-                self._coordinator(group), ApiKey.SHARE_GROUP_DESCRIBE, fields
-            )
-            return len(answer["groups"][0].get("members") or ())
-
-        return self._cluster.attempt(f"describe group {group!r}", ask)
+        """How many members a share group has; none where there is no such group."""
+        answer = self._cluster.request(
+            f"describe group {group!r}",
+            lambda: self._coordinator(group),
+            ApiKey.SHARE_GROUP_DESCRIBE,
+            {"group_ids": [group], "include_authorized_operations": False},
+            "groups",
+            accepts={ErrorCode.GROUP_ID_NOT_FOUND},
+        )
+        return len(answer["groups"][0].get("members") or ())
 
     def beat(self, group: str, member_id: str, epoch: int, topic: str | None) -> dict[str, Any]:
         """A member's heartbeat; the answer may hold an error."""
@@ -172,18 +159,13 @@ class ShareClient(Client):
             "member_epoch": epoch,
             "subscribed_topic_names": None if topic is None else [topic],
         }
-
-        def ask() -> dict[str, Any]:
-            answer = self._cluster.call(
-                self._coordinator(group), ApiKey.SHARE_GROUP_HEARTBEAT, fields
-            )
-            code = answer["error_code"]
-            if code and code not in {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH}:
-                what = f"join share group {group!r}"
-                raise broker_error(code, what, "", answer.get("error_message"))
-            return answer
-
-        return self._cluster.attempt(f"join share group {group!r}", ask)
+        return self._cluster.request(
+            f"join share group {group!r}",
+            lambda: self._coordinator(group),
+            ApiKey.SHARE_GROUP_HEARTBEAT,
+            fields,
+            accepts={ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH},
+        )
 
 
 class ShareMember:
@@ -244,12 +226,10 @@ class ShareMember:
             time.sleep(0.02)
             self._heart.raise_failure()
         self._heart.raise_failure()
-
-        def ask() -> list[Delivery]:
-            left_s = max(deadline - time.monotonic(), 0.0)
-            return self._fetch(records_max, left_s)
-
-        return self._cluster.attempt(f"take records of {self.topic!r}", ask)
+        return self._cluster.attempt(
+            f"take records of {self.topic!r}",
+            lambda: self._fetch(records_max, max(deadline - time.monotonic(), 0.0)),
+        )
 
     def _fetch(self, records_max: int, wait_s: float) -> list[Delivery]:
         assigned = self._heart.assigned
@@ -300,8 +280,7 @@ class ShareMember:
     def _deliveries(
         self, session: _Session, topic_id: uuid.UUID, part: dict[str, Any]
     ) -> list[Delivery]:
-        if part["error_code"]:
-            raise broker_error(part["error_code"], f"take records of {self.topic!r}")
+        check(part, f"take records of {self.topic!r}")
         data, index = part["records"] or b"", part["partition_index"]
         records = {
             record.offset: record
@@ -387,14 +366,7 @@ class ShareMember:
         done = False
         try:
             answer = self._cluster.call(session.connection, api, head | fields, timeout_s)
-            if answer["error_code"]:
-                code, text = answer["error_code"], answer.get("error_message")
-                error = broker_error(code, f"serve share group {self.group!r}", "", text)
-                error.retriable = error.retriable or code in {
-                    ErrorCode.SHARE_SESSION_NOT_FOUND,
-                    ErrorCode.INVALID_SHARE_SESSION_EPOCH,
-                }
-                raise error
+            check(answer, f"serve share group {self.group!r}")
             done = True
         finally:
             if not done:

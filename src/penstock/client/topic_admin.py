@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, Self
 
 from penstock.client.client import ADMIN_TIMEOUT_MS, Client
-from penstock.client.network.errors import broker_error
+from penstock.client.network.errors import check
 from penstock.wire.protocol import ApiKey, ConfigChange, ConfigResource
 
 __all__ = ["TopicAdmin", "TopicConfig"]
@@ -126,7 +126,7 @@ class TopicAdmin(Client):
                 }
                 answer = self._cluster.call(connection, ApiKey.DELETE_RECORDS, fields)
                 for one in answer["topics"][0]["partitions"]:
-                    _check(one, what)
+                    check(one, what)
                     found[one["partition_index"]] = one["low_watermark"]
             return found
 
@@ -134,16 +134,6 @@ class TopicAdmin(Client):
 
     def _ask(self, api: ApiKey, fields: dict[str, Any], what: str, results: str) -> dict[str, Any]:
         """The answer about the one topic that was asked for."""
-
-        def ask() -> dict[str, Any]:
-            answer = self._cluster.call(self._cluster.controller(), api, fields)
-            found: dict[str, Any] = answer[results][0]
-            _check(found, what)
-            return found
-
-        return self._cluster.attempt(what, ask)
-
-
-def _check(found: Mapping[str, Any], what: str) -> None:
-    if found["error_code"]:
-        raise broker_error(found["error_code"], what, detail=found.get("error_message"))
+        answer = self._cluster.request(what, self._cluster.controller, api, fields, results)
+        found: dict[str, Any] = answer[results][0]
+        return found

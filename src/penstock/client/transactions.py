@@ -32,7 +32,7 @@ from penstock.client.client import Partition
 from penstock.client.network import hot
 from penstock.client.network.cluster import Call
 from penstock.client.network.connection import Connection
-from penstock.client.network.errors import broker_error
+from penstock.client.network.errors import broker_error, check
 from penstock.client.producer import Part, Producer, Together
 from penstock.errors import FencedError, PenstockError, ProtocolError, UserError
 from penstock.wire.columns import SEQUENCE_MODULUS, Headers
@@ -169,16 +169,12 @@ class TransactionalProducer:
         what = f"start transactions as {self.transactional_id!r}"
         self._coordinators.clear()
 
-        def ask() -> tuple[int, int]:
-            answer = self._cluster.call(self._coordinator(), ApiKey.INIT_PRODUCER_ID, fields)
-            if answer["error_code"]:
-                raise broker_error(answer["error_code"], what)
-            return answer["producer_id"], answer["producer_epoch"]
-
         def level() -> int:
             return self._cluster.feature(self._coordinator(), "transaction.version")
 
-        self._identity = self._cluster.attempt(what, ask)
+        api = ApiKey.INIT_PRODUCER_ID
+        answer = self._cluster.request(what, self._coordinator, api, fields)
+        self._identity = answer["producer_id"], answer["producer_epoch"]
         self._joins = self._version > 1 and self._cluster.attempt(what, level) > 1
         self._producer.versions = hot.PRODUCE_JOINING if self._joins else hot.PRODUCE_VERSIONS
         self._producer.durable_later = self._joins
@@ -459,7 +455,6 @@ class TransactionalProducer:
             return self._cluster.connect(self._coordinators[kind, key])
         fields = {"key": key, "key_type": kind}
         answer = self._cluster.call(self._cluster.any(), ApiKey.FIND_COORDINATOR, fields)
-        if answer["error_code"]:
-            raise broker_error(answer["error_code"], f"coordinate {key!r}")
+        check(answer, f"coordinate {key!r}")
         self._coordinators[kind, key] = answer["host"], answer["port"]
         return self._cluster.connect(self._coordinators[kind, key])

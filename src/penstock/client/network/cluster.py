@@ -7,7 +7,7 @@ an action with growing pauses until it succeeds or patience runs out.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from penstock.client.network import hot
@@ -16,7 +16,7 @@ from penstock.client.network.connection import (
     Connection,
     HandshakeError,
 )
-from penstock.client.network.errors import broker_error
+from penstock.client.network.errors import Advice, broker_error, check
 from penstock.client.network.security import Security, parse_target
 from penstock.core.names import hint, known_names
 from penstock.errors import BrokerError
@@ -360,6 +360,38 @@ class Cluster:
         other than what is usual for this API.
         """
         return self.begin_call(connection, api, fields, newest).answer(timeout_s)
+
+    def request(
+        self,
+        what: str,
+        to: Callable[[], Connection],
+        api: ApiKey,
+        fields: dict[str, Any],
+        *lists: str,
+        advice: Advice = "",
+        accepts: Collection[int] = (),
+    ) -> dict[str, Any]:
+        """Asks until there is an answer without an error that may pass; see `attempt`, `call`.
+
+        Args:
+            what: what is asked for, to follow "expected the broker to ".
+            to: connects to who is asked.
+            api: which request.
+            fields: its fields.
+            lists: the answer's lists whose entries have errors of their own (see `check`).
+            advice: what to do about an error.
+            accepts: error codes that the caller reads himself.
+
+        Raises:
+            BrokerError: the broker refused for good, or patience ran out.
+        """
+
+        def ask() -> dict[str, Any]:
+            answer = self.call(to(), api, fields)
+            check(answer, what, *lists, advice=advice, accepts=accepts)
+            return answer
+
+        return self.attempt(what, ask)
 
     def begin_call(
         self, connection: Connection, api: ApiKey, fields: dict[str, Any], newest: int | None = None

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Collection, Mapping
+from typing import Any, Final, TypeAlias
 
 from penstock.errors import BrokerError
 from penstock.wire.protocol import ErrorCode, error_name
 
-__all__ = ["RETRIABLE", "broker_error"]
+__all__ = ["RETRIABLE", "Advice", "broker_error", "check"]
+
+Advice: TypeAlias = str | Mapping[int, str]
+"""What to do about an error; a mapping: by its code."""
 
 # Where the cluster is moving a leader, starting, or busy: the same request may succeed later.
 RETRIABLE: Final = frozenset(
@@ -32,6 +36,8 @@ RETRIABLE: Final = frozenset(
         ErrorCode.OFFSET_NOT_AVAILABLE,
         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
         ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.SHARE_SESSION_NOT_FOUND,
+        ErrorCode.INVALID_SHARE_SESSION_EPOCH,
     }
 )
 
@@ -52,3 +58,31 @@ def broker_error(code: int, what: str, advice: str = "", detail: str | None = No
     if advice:
         message += f". {advice}"
     return BrokerError(message, code=code, retriable=code in RETRIABLE)
+
+
+def check(
+    answer: Mapping[str, Any],
+    what: str,
+    *lists: str,
+    advice: Advice = "",
+    accepts: Collection[int] = (),
+) -> None:
+    """Raises the error of an answer, or the first of its entries.
+
+    Args:
+        answer: an answer, or one of its entries.
+        what: what was asked for, to follow "expected the broker to ".
+        lists: names of lists, each in the entries of the one before it, whose entries are checked as well.
+        advice: what to do about an error.
+        accepts: error codes that the caller reads himself.
+
+    Raises:
+        BrokerError: there is an error.
+    """
+    code = answer.get("error_code", ErrorCode.NONE)
+    if code and code not in accepts:
+        words = advice if isinstance(advice, str) else advice.get(code, "")
+        raise broker_error(code, what, words, answer.get("error_message"))
+    if lists:
+        for entry in answer[lists[0]] or ():
+            check(entry, what, *lists[1:], advice=advice, accepts=accepts)
