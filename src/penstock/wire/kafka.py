@@ -14,6 +14,7 @@ from collections.abc import Iterator
 __all__ = [
     "EntityType",
     "api_key_map",
+    "load_entity_schema",
     "load_payload_module",
     "schema_name_map",
 ]
@@ -32,6 +33,6 @@ def _without_hypothesis() -> Iterator[None]:
 
 
 with _without_hypothesis():
-    from kio.index import load_payload_module
+    from kio.index import load_entity_schema, load_payload_module
     from kio.schema.index import api_key_map, schema_name_map
     from kio.static.constants import EntityType

@@ -27,12 +27,20 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from penstock.errors import ProtocolError
-from penstock.wire.kafka import EntityType, api_key_map, load_payload_module, schema_name_map
+from penstock.wire.kafka import (
+    EntityType,
+    api_key_map,
+    load_entity_schema,
+    load_payload_module,
+    schema_name_map,
+)
 
 __all__ = [
     "ELEMENTS_MAX",
     "Codec",
     "api_name",
+    "data_codec",
+    "data_versions",
     "read_unsigned_varint",
     "request_codec",
     "response_codec",
@@ -428,8 +436,7 @@ def api_name(api_key: int) -> str:
 @functools.cache
 def versions(api_key: int) -> tuple[int, int]:
     """The first and last version of a request type that the descriptors know."""
-    known = schema_name_map[api_key_map[api_key]]
-    return min(known), max(known)
+    return data_versions(api_key_map[api_key])
 
 
 @functools.cache
@@ -450,3 +457,21 @@ def request_codec(api_key: int, version: int) -> Codec:
 def response_codec(api_key: int, version: int) -> Codec:
     """The codec of a response's body."""
     return _codec(api_key, version, response=True)
+
+
+@functools.cache
+def data_codec(name: str, version: int) -> Codec:
+    """The codec of a message that is neither request nor response: what requests and records carry.
+
+    Args:
+        name: Kafka's, in snake case (`consumer_protocol_assignment`).
+        version: one of `data_versions`.
+    """
+    return _compile(load_entity_schema(name, version, EntityType.data))
+
+
+@functools.cache
+def data_versions(name: str) -> tuple[int, int]:
+    """The first and last version of a message that the descriptors know."""
+    known = schema_name_map[name]
+    return min(known), max(known)

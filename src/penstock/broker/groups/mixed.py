@@ -55,11 +55,11 @@ from penstock.broker.groups.consumer_members import (
 )
 from penstock.broker.groups.consumer_protocol import (
     Assignment,
-    MalformedError,
     Subscription,
     read_assignment,
     read_subscription,
 )
+from penstock.errors import ProtocolError
 from penstock.wire.protocol import ErrorCode
 
 __all__ = ["BIDIRECTIONAL", "POLICIES", "MixedGroups"]
@@ -158,7 +158,7 @@ class MixedGroups:
             try:
                 assignment = read_assignment(one.assignment)
                 said[one.id] = read_subscription(one.metadata(classic.protocol or _first(one)))
-            except MalformedError as error:
+            except ProtocolError as error:
                 raise _RefusedError(
                     ErrorCode.GROUP_ID_NOT_FOUND,
                     f"expected consumers' metadata of member {one.id!r} of {classic.id!r}: {error}",
@@ -236,7 +236,7 @@ class MixedGroups:
             return {"error_code": code, "generation_id": -1, "member_id": member_id}
         try:
             said = read_subscription(join.protocols[0][1])
-        except MalformedError:
+        except ProtocolError:
             raise _RefusedError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL) from None
         is_static = join.instance_id is not None and group.by_instance(join.instance_id) is not None
         is_fenced = bool(join.member_id) and join.member_id not in group.members and not is_static
