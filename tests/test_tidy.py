@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
+import tomllib
 from pathlib import Path
 
 import grimp
@@ -82,3 +84,17 @@ def test_all_is_there() -> None:
     exec("from penstock import *", names)
     del names["__builtins__"]
     assert set(names) == set(penstock.__all__)
+
+
+def test_packages_are_described_as_their_layers() -> None:
+    """The table of packages in docs/architecture.md has the layers of pyproject.toml, from top to bottom."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    layers = next(
+        one["layers"] for one in contracts["contracts"] if one["name"] == "Arrows point down"
+    )
+    text = (ROOT / "docs/architecture.md").read_text().partition("\n## Packages\n")[2]
+    rows = re.findall(
+        r"^\| (`.*?) \| .* \|$", text.partition("\n\nPackages in one row")[0], re.MULTILINE
+    )
+    described = [set(re.findall(r"`(\w+)`", one)) for one in rows]
+    assert described == [set(re.split(r" [|:] ", one)) for one in layers]

@@ -151,7 +151,7 @@ def test_numpy_is_loaded_without_threads() -> None:
     """A command has one thread after it has loaded NumPy, and passes no setting on to its processes."""
     code = """
 import os, sys
-from penstock.core.lazy import load_numpy
+from penstock.cli.loading import load_numpy
 before = dict(os.environ)
 load_numpy()
 assert "numpy" in sys.modules
@@ -168,7 +168,7 @@ def test_the_functions_of_arrow_are_there_when_one_is_used() -> None:
     code = """
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from penstock.core.lazy import load_arrow
+from penstock.cli.loading import load_arrow
 load_arrow()
 import pyarrow as pa
 import pyarrow.compute as pc

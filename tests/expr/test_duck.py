@@ -10,7 +10,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
-from penstock.core import duck as core_duck
+from penstock import duck as core_duck
 from penstock.core.schema import UUID
 from penstock.expr import duck
 from penstock.expr.duck import (

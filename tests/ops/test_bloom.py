@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from tests.effort import examples
 from tests.ops.contract import Contract, delta
 
-from penstock.core.duck import connection
 from penstock.core.sketches.bloom import BITS_MAX, Shape, bits_of, filters, read_head, shape_of
+from penstock.duck import connection
 from penstock.errors import FlowError
 from penstock.ops import (
     Aggregate,

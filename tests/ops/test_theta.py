@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from tests.effort import examples
 from tests.ops.contract import Contract, delta
 
-from penstock.core.duck import connection
 from penstock.core.sketches.murmur import theta_hashes
 from penstock.core.sketches.theta import ALL, EMPTY, NOMINAL, Thetas, read, sketch, written
+from penstock.duck import connection
 from penstock.errors import FlowError
 from penstock.ops import (
     Aggregate,

@@ -18,7 +18,7 @@ from tests.spark import every_type
 import penstock as ps
 from penstock.broker import BrokerProcess
 from penstock.client import Client, Producer
-from penstock.core.duck import connection
+from penstock.duck import connection
 from penstock.serve import Views
 from penstock.spark import _filters, _pins
 

@@ -7,7 +7,6 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable
-from pathlib import Path
 from types import FrameType
 from typing import Final
 
@@ -15,7 +14,7 @@ __all__ = ["also_at", "built", "failed_at", "hint", "known_names", "natural", "p
 
 SHOWN_MAX: Final = 12  # names in a message: more hide the others
 ALIKE_MIN: Final = 0.6  # of difflib's ratio: a slip of the finger or two
-_PENSTOCK: Final = str(Path(__file__).resolve().parents[1]) + "/"
+_PENSTOCK: Final = __file__.removesuffix("core/names.py")
 _NOT_THEIRS: Final = ("<frozen ", "<string>", "/site-packages/", "importlib/")
 
 

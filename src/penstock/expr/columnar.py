@@ -131,7 +131,8 @@ def _like(_: pa.DataType, text: Any, pattern: pa.StringScalar) -> Any:
     return pc.match_like(text, pattern.as_py())
 
 
-# Arrow's functions are named, not looked up: a program is read without them (`core.lazy.load_arrow`).
+# Arrow's functions are named, not looked up: a command reads a program without them
+# (`cli.loading`).
 _FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "and": lambda _, left, right: pc.and_kleene(left, right),
     "or": lambda _, left, right: pc.or_kleene(left, right),

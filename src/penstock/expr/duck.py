@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from penstock.core.duck import add_functions, borrowed, confine, connection, kept
 from penstock.core.schema import type_text
+from penstock.duck import add_functions, borrowed, confine, connection, kept
 from penstock.expr.typed import extended, with_json
 
 # DuckDB is imported where it is used: most lanes need none, and start sooner.

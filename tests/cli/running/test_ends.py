@@ -10,7 +10,7 @@ import pytest
 
 WAITS = """
 import threading
-from penstock.core.duck import connection
+from penstock.duck import connection
 from penstock.errors import UserError
 import penstock as ps
 

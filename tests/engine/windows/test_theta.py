@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock.core.duck import connection
+from penstock.duck import connection
 from penstock.errors import FlowError, SchemaError
 from penstock.serve import Snapshot
 from penstock.sql import SqlFlow

@@ -11,8 +11,9 @@ from penstock.capture._mysql._columns import column_type
 from penstock.capture._mysql._database import MysqlDatabase
 from penstock.capture._mysql._server import DENIED, Server, lag_bytes, replica_of
 from penstock.capture._progress import State
-from penstock.core.databases import described, mysql_parameters
+from penstock.core.databases import described
 from penstock.core.schema import Schema
+from penstock.drivers import mysql_parameters
 from penstock.errors import UserError
 
 __all__ = ["MYSQL"]

@@ -18,12 +18,12 @@ from penstock.capture._mysql._binlog import Places
 from penstock.capture._mysql._charsets import Charset, asked
 from penstock.capture._mysql._columns import Definition, from_catalog
 from penstock.capture._mysql._gtid import Gtids
-from penstock.core.databases import (
+from penstock.core.databases import described
+from penstock.drivers import (
     ALIVE_EACH_S,
     ALIVE_IDLE_S,
     ALIVE_TRIES,
     UNHEARD_MS,
-    described,
     mysql_parameters,
     pymysql_module,
     tls_error,

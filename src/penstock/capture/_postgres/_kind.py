@@ -14,7 +14,8 @@ from penstock.capture._postgres._database import PostgresDatabase, own_name
 from penstock.capture._postgres._pgoutput import lsn_number, lsn_text
 from penstock.capture._postgres._server import Publication, Server
 from penstock.capture._progress import State
-from penstock.core.databases import described, psycopg_module
+from penstock.core.databases import described
+from penstock.drivers import psycopg_module
 from penstock.errors import UserError
 
 __all__ = ["POSTGRES"]

@@ -98,7 +98,7 @@ def consume(
 
     Order is kept within a partition.
     """
-    from penstock.core.lazy import forget_pandas
+    from penstock.cli.loading import forget_pandas
 
     forget_pandas()
     from penstock.client import Client, Reader

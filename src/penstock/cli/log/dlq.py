@@ -70,7 +70,7 @@ def _filters(command: Decorated) -> Decorated:
 
     @wraps(command)
     def chosen(*args: Any, **given: Any) -> Any:
-        from penstock.core.lazy import forget_pandas
+        from penstock.cli.loading import forget_pandas
 
         forget_pandas()
         names = [one.name for one in fields(Chosen)]

@@ -37,7 +37,7 @@ removes files that nothing refers to. The exit code is 1 if durable records are 
 def doctor(directory: Path, form: str, *, do_repair: bool) -> None:
     """Check and explain a stopped pipeline's DIRECTORY (or name), or a stopped broker's."""
     from penstock.broker.doctor import repair
-    from penstock.core.lazy import load_arrow
+    from penstock.cli.loading import load_arrow
 
     load_arrow()
     directory, reports = _examined(directory)

@@ -86,7 +86,7 @@ def produce(
 
     Lines are sent as they arrive, in blocks, each once, in order within a partition.
     """
-    from penstock.core.lazy import forget_pandas
+    from penstock.cli.loading import forget_pandas
 
     forget_pandas()
     import numpy as np

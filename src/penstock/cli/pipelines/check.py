@@ -49,8 +49,8 @@ a program has an error.
 )
 def check(files: tuple[Path, ...], form: Literal["text", "json"]) -> None:
     """Parse, type and plan the programs in FILES, in SQL or Python, and show their views."""
+    from penstock.cli.loading import load_arrow
     from penstock.cli.pipelines.run import find_app
-    from penstock.core.lazy import load_arrow
 
     load_arrow()
     found: list[dict[str, Any]] = []

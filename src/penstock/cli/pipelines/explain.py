@@ -38,7 +38,7 @@ Joins that sizes have ordered are listed at the end, with the estimated rows of 
 )
 def explain(file: Path, svg: Path | None, analyze: bool) -> None:  # noqa: FBT001 - Click's
     """Show what the pipeline in FILE does: operators, exchanges, state."""
-    from penstock.core.lazy import load_arrow
+    from penstock.cli.loading import load_arrow
 
     load_arrow()
     from penstock.app import read_facts

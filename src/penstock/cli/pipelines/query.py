@@ -54,7 +54,7 @@ def query(
     wait: float,
 ) -> None:
     """Query the views of APP (a pipeline's name or directory) with SQL; without SQL, list them."""
-    from penstock.core.lazy import forget_pandas
+    from penstock.cli.loading import forget_pandas
 
     forget_pandas()
     from penstock.serve import Views

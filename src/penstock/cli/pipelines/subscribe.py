@@ -32,7 +32,7 @@ def subscribe(
     app: str, view: str, since: int | None, until: int | None, seconds: float | None
 ) -> None:
     """Print the changes of VIEW of APP (a pipeline's name or directory), version by version."""
-    from penstock.core.lazy import forget_pandas
+    from penstock.cli.loading import forget_pandas
 
     forget_pandas()
     from penstock.cli.support.tables import warn

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.core.duck import borrowed
+from penstock.duck import borrowed
 from penstock.errors import SchemaError
 
 __all__ = ["instants"]

@@ -22,8 +22,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from penstock.core.databases import described, mysql_parameters, pymysql_module, tls_error
+from penstock.core.databases import described
 from penstock.core.schema import INTERVAL, TIME_OF_DAY, TIMESTAMP, UUID
+from penstock.drivers import mysql_parameters, pymysql_module, tls_error
 from penstock.errors import SetupError, UserError
 from penstock.sinks._targets.contract import NEW, OLD, Rows
 from penstock.sinks._targets.sql import APART, HUNG_S, STATE_TABLE, SWITCHED, WithSavepoints, quoted

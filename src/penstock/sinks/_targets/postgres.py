@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from penstock.core.databases import described, keepalives, psycopg_module, tls_error
+from penstock.core.databases import described
 from penstock.core.schema import INTERVAL, JSON, TIME_OF_DAY, TIMESTAMP, UUID
+from penstock.drivers import keepalives, psycopg_module, tls_error
 from penstock.errors import SetupError, UserError
 from penstock.sinks._targets.contract import Rows
 from penstock.sinks._targets.sql import HUNG_S, STATE_TABLE, WithSavepoints, quoted

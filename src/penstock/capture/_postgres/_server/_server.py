@@ -24,7 +24,8 @@ from penstock.capture._postgres._server._waits import Waits
 from penstock.capture._postgres._types import Type
 from penstock.capture._schemas import Column as SchemaColumn
 from penstock.capture._schemas import Shape
-from penstock.core.databases import described, keepalives, psycopg_module, tls_error
+from penstock.core.databases import described
+from penstock.drivers import keepalives, psycopg_module, tls_error
 from penstock.errors import SetupError, UserError
 
 __all__ = ["Server", "has_no_room"]
