@@ -61,7 +61,16 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}")
     if home == __name__:
         return import_module(f"{home}.{name}")
+    if name == "App":
+        _give_command_line()
     return getattr(import_module(home), name)
+
+
+def _give_command_line() -> None:
+    """Lets `App.main` be the command line, which stands above it."""
+    from penstock.app.command_line import give
+
+    give(lambda app, arguments: import_module("penstock.cli").program(app, arguments))
 
 
 def __dir__() -> list[str]:

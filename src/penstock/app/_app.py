@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import os
 import signal
 import threading
@@ -13,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from penstock.app import command_line
 from penstock.app.databases import DatabaseFlow
 from penstock.engine.plan import Limits, Settings
 from penstock.engine.store import VERSIONS_KEPT, VERSIONS_KEPT_MAX, VERSIONS_KEPT_MIN
@@ -317,8 +317,7 @@ class App(DatabaseFlow):
 
     def main(self, arguments: list[str] | None = None) -> None:
         """The command line of a program: the same as `penstock run` of its file."""
-        # The command line stands above this module; the program that calls this asks for it.
-        importlib.import_module("penstock.cli").program(self, arguments)
+        command_line.given()(self, arguments)
 
 
 def _limit_s(seconds: object) -> float | None:
