@@ -55,7 +55,7 @@ from penstock.ops.windows import NOTHING_YET_US
 from penstock.wire.columns import Records
 from penstock.wire.headers import header_values
 
-__all__ = ["SourceReader", "check_table_key"]
+__all__ = ["Chunk", "SourceReader", "check_table_key"]
 
 AHEAD_MAX_US: Final = 24 * 3_600 * 1_000_000  # clocks and time zones go wrong by hours, not by days
 
@@ -66,8 +66,50 @@ STAMP_MIN_MS: Final = (
 STAMP_MAX_MS: Final = INSTANT_MAX_US // 1_000 + 1
 
 
+class Chunk:
+    """Records that are read together, and the dead letters among them.
+
+    Args:
+        records: all of them, or those that can be decoded.
+        known_of: gives the offsets of those that have a letter from before.
+    """
+
+    def __init__(self, records: Records, known_of: KnownOf | None) -> None:
+        self.records = records
+        self.letters: list[Letters] = []
+        self._known_of = known_of
+        self._lettered: np.ndarray | None = None
+
+    @property
+    def lettered(self) -> np.ndarray:
+        """The offsets of records that have a dead letter from before."""
+        if self._lettered is None:
+            known_of = self._known_of
+            self._lettered = np.zeros(0, np.int64) if known_of is None else known_of(self.records)
+        return self._lettered
+
+    def stamps(self, index: np.ndarray) -> np.ndarray:
+        """The timestamps of records in µs, as far as these can say them."""
+        stamps_ms = self.records.timestamp_ms[index]
+        return np.asarray(np.clip(stamps_ms, STAMP_MIN_MS, STAMP_MAX_MS) * 1_000)
+
+    def refuse(self, rows: np.ndarray, reasons: Sequence[str] | pa.Array) -> None:
+        """Makes dead letters of records, but for those that have one from before."""
+        if not len(rows):
+            return
+        texts = reasons if isinstance(reasons, pa.Array) else pa.array(reasons, pa.string())
+        if len(self.lettered):
+            new = ~np.isin(self.records.offset[rows], self.lettered)
+            rows, texts = rows[new], texts.filter(pa.array(new))
+        self.letters.append(Letters.of_records(self.records, rows, texts))
+
+    def refuse_offsets(self, reasons: Reasons) -> None:
+        """The same for records that are named by their offsets."""
+        self.refuse(np.searchsorted(self.records.offset, reasons.offsets), reasons.texts)
+
+
 class SourceReader:
-    """Turns the chunks of one split into rows; remembers what failed."""
+    """Turns the chunks of one split into rows; counts, and knows how far its watermark has moved."""
 
     def __init__(
         self,
@@ -88,16 +130,13 @@ class SourceReader:
         self.late_count = 0
         self.end: int | None = None  # where reading ended, if before the split's end
         self.lost_count = 0  # offsets that retention removed before they were read
-        self._dead: list[Letters] = []
         self._floor_us = NOTHING_YET_US if watermark_us is None else watermark_us
         self._ahead_max_us = min(wall_us + AHEAD_MAX_US, EVENT_MAX_US)
         self.doubt: str | None = None  # about the unit of a time
         self._explanations = Explanations()
         self._guard = guard
         self._decoder = _decoder(source, columns)
-        self._chunk: Records | None = None
         self._known_of = known_of
-        self._known: np.ndarray | None = None  # what it gave for the current chunk
         self._producers: ProducerMarks | None = None
         if source.time.producer is not None:
             before = split.producers or Producers()
@@ -115,143 +154,121 @@ class SourceReader:
             return None
         return FoundProducers(self._producers.touched(), self._producers.touched_others())
 
-    def rows(self, chunks: Iterable[Records]) -> Iterator[pa.Table]:
-        """The rows that fit, with `$time`, `$watermark` and `$offset`, a table for each chunk.
+    def rows(self, chunks: Iterable[Records]) -> Iterator[tuple[Chunk, pa.Table]]:
+        """Each chunk with its rows that fit, with `$time`, `$watermark` and `$offset`.
 
         Those of a table's topic have `$deleted`, too.
         """
         for records in chunks:
             self.row_count += len(records)
-            yield self._timed(*self._read(records))
+            chunk, rows, index = self._read(records)
+            yield chunk, self._timed(chunk, rows, index)
 
-    def _read(self, records: Records) -> tuple[pa.Table, np.ndarray]:
-        """Rows, or a table's changes, and the record of each; of the chunk without what can't be read."""
-        found: list[tuple[pa.Table, np.ndarray]] = []
-        dead = len(self._dead)
+    def _read(self, records: Records) -> tuple[Chunk, pa.Table, np.ndarray]:
+        """What can be read of the records; its rows, or a table's changes, and the record of each."""
+        found: list[tuple[Chunk, pa.Table, np.ndarray]] = []
 
         def on(index: np.ndarray | None) -> None:
-            del self._dead[dead:]
-            self._chunk, self._known = records if index is None else records.take(index), None
-            found[:] = [self._read_some(self._chunk)]
+            chunk = self._chunk(records if index is None else records.take(index))
+            found[:] = [(chunk, *self._read_some(chunk))]
 
         bad, reasons = self._guard.search(f"decoding of {self.source.topic}", on, len(records))
         if len(bad):
-            self._bury(records, bad, pa.array(reasons, pa.string()), self._lettered_of(records))
+            whole = self._chunk(records)
+            whole.refuse(bad, reasons)
+            found[0][0].letters.extend(whole.letters)
         return found[0]
 
-    def _read_some(self, records: Records) -> tuple[pa.Table, np.ndarray]:
+    def _chunk(self, records: Records) -> Chunk:
+        return Chunk(records, self._known_of)
+
+    def _read_some(self, chunk: Chunk) -> tuple[pa.Table, np.ndarray]:
         """Rows, or a table's changes, and the record of each."""
         if isinstance(self._decoder, Changelog):
-            return self._changed(self._decoder, records)
-        return self._decoded(self._decoder, records)
+            return self._changed(self._decoder, chunk)
+        return self._decoded(self._decoder, chunk)
 
-    def _decoded(self, decoder: Decoder, records: Records) -> tuple[pa.Table, np.ndarray]:
+    def _decoded(self, decoder: Decoder, chunk: Chunk) -> tuple[pa.Table, np.ndarray]:
         """A stream's rows, and the record of each."""
+        records = chunk.records
         decoded = decoder.decode(records.buffer, records.value_start, records.value_length)
-        self._refuse(np.asarray(decoded.bad_rows, np.int64), decoded.reasons)
+        chunk.refuse(np.asarray(decoded.bad_rows, np.int64), decoded.reasons)
         return pa.Table.from_batches([decoded.columns]), decoded.rows
 
-    def _changed(self, decoder: Changelog, records: Records) -> tuple[pa.Table, np.ndarray]:
+    def _changed(self, decoder: Changelog, chunk: Chunk) -> tuple[pa.Table, np.ndarray]:
         """A table's changes, and the record of each."""
-        changes = decoder.decode(records)
-        self._refuse(np.asarray(changes.bad_rows, np.int64), changes.reasons)
+        changes = decoder.decode(chunk.records)
+        chunk.refuse(np.asarray(changes.bad_rows, np.int64), changes.reasons)
         rows = pa.Table.from_batches([changes.columns])
         return rows.append_column(DELETED, pa.array(changes.deleted)), changes.rows
 
-    def refuse_offsets(self, reasons: Reasons) -> None:
-        """Makes dead letters of records of the current chunk, by offset."""
-        assert self._chunk is not None
-        rows = np.searchsorted(self._chunk.offset, reasons.offsets)
-        self._refuse(rows, reasons.texts)
-
-    @property
-    def lettered(self) -> np.ndarray:
-        """The offsets of records of the current chunk that have a dead letter from before."""
-        if self._known is None:
-            assert self._chunk is not None
-            self._known = self._lettered_of(self._chunk)
-        return self._known
-
-    def _lettered_of(self, records: Records) -> np.ndarray:
-        return np.zeros(0, np.int64) if self._known_of is None else self._known_of(records)
-
-    def _bury(self, records: Records, rows: np.ndarray, texts: Any, known: np.ndarray) -> None:
-        """Makes letters of some records, but for those at known offsets."""
-        if len(known):
-            new = ~np.isin(records.offset[rows], known)
-            rows, texts = rows[new], texts.filter(pa.array(new))
-        self._dead.append(Letters.of_records(records, rows, texts))
-
-    def letters(self) -> list[Letters]:
-        """The dead letters since this was asked last."""
-        found, self._dead = self._dead, []
-        return found
-
-    def _timed(self, rows: pa.Table, index: np.ndarray) -> pa.Table:
-        assert self._chunk is not None
-        rows, index = self._clocked(rows, index)
-        times, known = self._times(rows, index)
+    def _timed(self, chunk: Chunk, rows: pa.Table, index: np.ndarray) -> pa.Table:
+        rows, index = self._clocked(chunk, rows, index)
+        times, known = self._times(chunk, rows, index)
         if self.doubt is None and self.split.newest_us is None:  # it is said once
-            offsets = self._chunk.offset
-            self.doubt = doubt(self.source, self._chunk, times[known], index[known], offsets)
+            offsets = chunk.records.offset
+            self.doubt = doubt(self.source, chunk.records, times[known], index[known], offsets)
         if CLOCK in rows.column_names:
             rows = rows.drop_columns([CLOCK])
         fits = known & (times >= EVENT_MIN_US) & (times <= self._ahead_max_us)
         if not fits.all():
             bad = np.flatnonzero(~fits)
-            self._refuse(index[bad], list(map(self._time_reason, known[bad], times[bad])))
+            chunk.refuse(index[bad], list(map(self._time_reason, known[bad], times[bad])))
             rows, times, index = rows.filter(pa.array(fits)), times[fits], index[fits]
-        rows, times, index = self._keyed(rows, times, index)
-        marks = self._marks(rows, self._moves(rows, times, index), index)
-        np.maximum(marks, self._floors(index), out=marks)
+        rows, times, index = self._keyed(chunk, rows, times, index)
+        marks = self._marks(chunk, rows, self._moves(chunk, rows, times, index), index)
+        np.maximum(marks, self._floors(chunk, index), out=marks)
         return (
             rows.append_column(TIME, pa.array(times).view(TIMESTAMP))
             .append_column(WATERMARK, pa.array(marks))
-            .append_column(OFFSET, pa.array(self._chunk.offset[index]))
+            .append_column(OFFSET, pa.array(chunk.records.offset[index]))
         )
 
-    def _floors(self, index: np.ndarray) -> np.ndarray | int:
+    def _floors(self, chunk: Chunk, index: np.ndarray) -> np.ndarray | int:
         """The topic's watermark for each row: the plan's, or what it was when the row was read first."""
         if not self.split.floors:
             return self._floor_us
-        assert self._chunk is not None
         offsets, floors = np.array(self.split.floors, np.int64).T
         floors = np.concatenate([[NOTHING_YET_US], floors])
-        at = np.searchsorted(offsets, self._chunk.offset[index], side="right")
+        at = np.searchsorted(offsets, chunk.records.offset[index], side="right")
         return np.asarray(np.maximum(floors[at], self._floor_us))
 
-    def _moves(self, rows: pa.Table, times: np.ndarray, index: np.ndarray) -> np.ndarray:
+    def _moves(
+        self, chunk: Chunk, rows: pa.Table, times: np.ndarray, index: np.ndarray
+    ) -> np.ndarray:
         """The time to which each row moves the watermark; `NOTHING_YET_US` for nowhere."""
-        assert self._chunk is not None
         time = self.source.time
         moves = times
         if time.processing or not len(times):
             return moves
-        oldest_us = int(self._chunk.timestamp_ms.min()) * 1_000
+        oldest_us = int(chunk.records.timestamp_ms.min()) * 1_000
         # Two plain passes show in most chunks that no row can be ahead.
         if time.source is not None and int(times.max()) - oldest_us > time.ahead_us:
-            stamps = self._stamps(index)
-            wrong = (times - stamps > time.ahead_us) & (self._chunk.timestamp_ms[index] > 0)
+            stamps = chunk.stamps(index)
+            wrong = (times - stamps > time.ahead_us) & (chunk.records.timestamp_ms[index] > 0)
             if wrong.any():
                 moves = np.where(wrong, stamps, times)
         if self.source.marker is not None:
             moves = np.where(_is_true(self.source.marker, rows), moves, NOTHING_YET_US)
         return moves
 
-    def _marks(self, rows: pa.Table, moves: np.ndarray, index: np.ndarray) -> np.ndarray:
+    def _marks(
+        self, chunk: Chunk, rows: pa.Table, moves: np.ndarray, index: np.ndarray
+    ) -> np.ndarray:
         """The watermark to which the rows before each one have moved its partition or producer."""
         lateness_us = self.source.time.lateness_us
         marks, self.newest_us = marks_before(moves, self.newest_us, lateness_us)
         if self._producers is None:
             return marks
-        return self._producers.advance(self._producer_names(rows, index), moves) - lateness_us
+        return (
+            self._producers.advance(self._producer_names(chunk, rows, index), moves) - lateness_us
+        )
 
-    def _producer_names(self, rows: pa.Table, index: np.ndarray) -> Any:
+    def _producer_names(self, chunk: Chunk, rows: pa.Table, index: np.ndarray) -> Any:
         """The producer of each row as text."""
-        assert self._chunk is not None
         producer = self.source.time.producer
         if isinstance(producer, Header):
-            found = header_values(self._chunk, producer.name).dictionary_encode()
+            found = header_values(chunk.records, producer.name).dictionary_encode()
             values = found.dictionary.to_pylist()
             texts = [None if b is None else b.decode(errors="replace") for b in values]
             names = pa.array(texts, pa.string()).take(found.indices)
@@ -260,20 +277,19 @@ class SourceReader:
         return pc.cast(rows.column(producer), pa.string())
 
     def _keyed(
-        self, rows: pa.Table, times: np.ndarray, index: np.ndarray
+        self, chunk: Chunk, rows: pa.Table, times: np.ndarray, index: np.ndarray
     ) -> tuple[pa.Table, np.ndarray, np.ndarray]:
         """Leaves out records whose key isn't what the stream says that the log is partitioned by.
 
         Also where nothing relies on it: whether a record counts depends on the record and its stream alone,
         so that a view that is added has the same rows as one that was always there.
         """
-        chunk, key = self._chunk, self.source.key
+        records, key = chunk.records, self.source.key
         if key is None:
             return rows, times, index
-        assert chunk is not None
         column = rows.column(key).combine_chunks()
-        start, length = chunk.key_start[index], chunk.key_length[index]
-        fits = keys_match(chunk.buffer, start, length, column, key)
+        start, length = records.key_start[index], records.key_length[index]
+        fits = keys_match(records.buffer, start, length, column, key)
         if fits.all():
             return rows, times, index
         bad = np.flatnonzero(~fits)
@@ -281,10 +297,12 @@ class SourceReader:
             f"expected the record's key to be the text of {key!r}, as key={key!r} says; found "
         )
         found = column.take(from_int64(bad)).to_pylist()
-        self._refuse(index[bad], [f"{expected}{key}={value!r}" for value in found])
+        chunk.refuse(index[bad], [f"{expected}{key}={value!r}" for value in found])
         return rows.filter(pa.array(fits)), times[fits], index[fits]
 
-    def _clocked(self, rows: pa.Table, index: np.ndarray) -> tuple[pa.Table, np.ndarray]:
+    def _clocked(
+        self, chunk: Chunk, rows: pa.Table, index: np.ndarray
+    ) -> tuple[pa.Table, np.ndarray]:
         """The rows with their time, where it is computed, without those for which it can't be."""
         clock = self.source.clock
         if clock is None:
@@ -297,34 +315,30 @@ class SourceReader:
             left[:] = True
         for at, reason in failed:
             texts = [reason] * len(at) if isinstance(reason, str) else reason
-            self._refuse(index[at], texts)
+            chunk.refuse(index[at], texts)
             left[at] = False
         return (rows, index) if left.all() else (rows.filter(pa.array(left)), index[left])
 
-    def _times(self, rows: pa.Table, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _times(
+        self, chunk: Chunk, rows: pa.Table, index: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Event times in µs, and where there is one. A deletion has its record's timestamp."""
         time = self.source.time
         known = np.ones(len(index), np.bool_)
         if time.processing:
             return np.full(len(index), self._floor_us), known
         if time.source is None:
-            return self._stamps(index), known
+            return chunk.stamps(index), known
         times = _instants(rows, time.column or CLOCK, known)
         if time.sent is not None:
             by_its_clock = _instants(rows, time.sent, known)
             received = time.received
-            by_ours = _instants(rows, received, known) if received else self._stamps(index)
+            by_ours = _instants(rows, received, known) if received else chunk.stamps(index)
             times = times + (by_ours - by_its_clock)
         if DELETED in rows.column_names:
             deleted = rows.column(DELETED).to_numpy()
-            times, known = np.where(deleted, self._stamps(index), times), known | deleted
+            times, known = np.where(deleted, chunk.stamps(index), times), known | deleted
         return times, known
-
-    def _stamps(self, index: np.ndarray) -> np.ndarray:
-        """The timestamps of records in µs, as far as these can say them."""
-        assert self._chunk is not None
-        stamps_ms = self._chunk.timestamp_ms[index]
-        return np.asarray(np.clip(stamps_ms, STAMP_MIN_MS, STAMP_MAX_MS) * 1_000)
 
     def _time_reason(self, known: bool, time_us: int) -> str:  # noqa: FBT001
         time = self.source.time
@@ -341,13 +355,6 @@ class SourceReader:
             f"expected an event time of the years 102 to 9898, at most {duration_text(AHEAD_MAX_US)} after "
             f"the wall clock, in {what}; found {found}{taken}"
         )
-
-    def _refuse(self, rows: np.ndarray, reasons: Sequence[str] | pa.Array) -> None:
-        if not len(rows):
-            return
-        assert self._chunk is not None
-        texts = reasons if isinstance(reasons, pa.Array) else pa.array(reasons, pa.string())
-        self._bury(self._chunk, rows, texts, self.lettered)
 
 
 def check_table_key(

@@ -48,7 +48,7 @@ from penstock.engine.progress.meter import Clock, Meter
 from penstock.engine.record.plan import Plan, Split
 from penstock.engine.record.report import Report, SplitReport
 from penstock.engine.record.values import Json, Traces
-from penstock.engine.source import SourceReader
+from penstock.engine.source import Chunk, SourceReader
 from penstock.engine.states.hot import Hot
 from penstock.engine.states.sharing import Shares
 from penstock.engine.store import Store
@@ -242,13 +242,13 @@ class LaneBatch:
         reading_s = self._reading_s()
         if split.start < split.end:
             chunks = self._timed_chunks(split, reader)
-            for rows in reader.rows(chunks):
+            for chunk, rows in reader.rows(chunks):
                 now = self.clock.add("json", self._since)
                 before = self.clock.seconds["operator"]
                 if source.identity in self.job.lettered:
-                    reader.letters()
-                self._take_chunk(source, name, reader, rows, readers, inputs)
-                self.letters.take(split.topic, name, reader.letters())
+                    chunk.letters.clear()
+                reader.late_count += self._take_chunk(source, name, chunk, rows, readers, inputs)
+                self.letters.take(split.topic, name, chunk.letters)
                 self._since = self.clock.add("steps", now)
                 self.clock.seconds["steps"] -= self.clock.seconds["operator"] - before
         self.meter.read(source.identity, reader.row_count, self._reading_s() - reading_s)
@@ -309,11 +309,12 @@ class LaneBatch:
         self,
         source: Source,
         place: str,
-        reader: SourceReader,
+        chunk: Chunk,
         rows: pa.Table,
         readers: list[Reader],
         inputs: list[list[Any]],
-    ) -> None:
+    ) -> int:
+        """Gives a chunk's rows to those who read them; how many are late."""
         reasons = Reasons()
         refused: list[Blamed] = []
         evaluated: dict[str, pa.Table] = {source.identity: rows}
@@ -324,11 +325,12 @@ class LaneBatch:
             else:
                 gathered.append(table)
         if len(reasons.offsets):
-            reasons.leave_out(reader.lettered)
-        reader.late_count += reasons.late()
+            reasons.leave_out(chunk.lettered)
+        late = reasons.late()
         for _, _, bad in refused:
             reasons.note(_vector(bad.rows, OFFSET), bad.reason)
-        reader.refuse_offsets(reasons)
+        chunk.refuse_offsets(reasons)
+        return late
 
     def _prepared(
         self, to: Placed, port: int, table: pa.Table, reasons: Reasons, refused: list[Blamed]
