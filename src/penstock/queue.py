@@ -70,7 +70,7 @@ _log = logging.getLogger(__name__)
 def _seconds(value: Duration) -> float:
     if isinstance(value, int | float):
         if value < 0:
-            raise UserError(f"expected a duration of zero or more, found {value!r}")
+            raise UserError(f"expected a duration of zero or more; found {value!r}")
         return float(value)
     return duration_us(value) / 1e6
 
@@ -84,7 +84,7 @@ def _bytes(value: Payload) -> bytes | None:
     try:
         return orjson.dumps(value)
     except TypeError as error:
-        raise UserError(f"expected bytes, a text or what JSON can say, found {error}") from None
+        raise UserError(f"expected bytes, a text or what JSON can say; found {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ class Job:
 
     def _settle(self, kind: int, **more: Any) -> None:
         if self._settled:
-            raise UserError(f"expected a job that isn't settled yet, found {self!r}")
+            raise UserError(f"expected a job that isn't settled yet; found {self!r}")
         self._settled = True
         self._queue._settle(self._delivery, kind, **more)  # noqa: SLF001
 
@@ -259,11 +259,11 @@ class Queue:
         **settings: Any,
     ) -> None:
         if not ATTEMPTS_MIN <= attempts <= ATTEMPTS_MAX:
-            raise UserError(f"expected {ATTEMPTS_MIN} to {ATTEMPTS_MAX} attempts, found {attempts}")
+            raise UserError(f"expected {ATTEMPTS_MIN} to {ATTEMPTS_MAX} attempts; found {attempts}")
         if prefetch < 1:
-            raise UserError(f"expected to take at least one job at once, found {prefetch}")
+            raise UserError(f"expected to take at least one job at once; found {prefetch}")
         if order not in {None, "key"}:
-            raise UserError(f"expected an order of None or 'key', found {order!r}")
+            raise UserError(f"expected an order of None or 'key'; found {order!r}")
         self.name = name
         self.workers = workers or name
         self.attempts = attempts
@@ -436,7 +436,7 @@ class Queue:
             self._client.configure(ConfigResource.GROUP, self.workers, known)
             _log.warning(
                 "queue %s has no backoff, no dead letters and no order by key: expected a broker "
-                "that can do that (Penstock's), found one that can't (%s)",
+                "that can do that (Penstock's); found one that can't (%s)",
                 self.name,
                 error,
             )
@@ -457,7 +457,7 @@ class Queue:
     def _settle(self, delivery: Delivery, kind: int, **more: Any) -> None:
         if self._member is None:
             raise JobLostError(
-                "expected an open queue, found that it was closed: its jobs are back"
+                "expected an open queue; found that it was closed: its jobs are back"
             )
         self._member.settle(delivery, kind, **more)
 

@@ -408,7 +408,7 @@ def test_a_log_of_which_no_segment_is_left_is_reported(left: set[str]) -> None:
     again = Partition(files, "p", SMALL, NOW, was_there=True)
     again.check()
     assert again.damaged
-    assert "expected segments in p, found none" in again.damage()[0]
+    assert "expected segments in p; found none" in again.damage()[0]
     assert (again.start_offset, again.end_offset) == (0, log.end_offset if left else 0)
     if left:
         with pytest.raises(DamagedError):

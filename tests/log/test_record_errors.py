@@ -164,7 +164,7 @@ def test_messages_say_what_was_expected() -> None:
     with pytest.raises(AppendError) as caught:
         log_of(BOUND).append(batch(NOW, NOW - DAY, NOW - DAY), NOW)
     span = f"from {NOW - HOUR} to {NOW + HOUR} ms"
-    message = f"expected a timestamp {span}, found {NOW - DAY}"
+    message = f"expected a timestamp {span}; found {NOW - DAY}"
     assert [error.message for error in caught.value.records] == [message] * 2
     assert str(caught.value) == (
         f"{message}; 2 of the batch's 3 records are at fault, the first is number 1"

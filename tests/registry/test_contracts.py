@@ -120,7 +120,7 @@ def test_records_that_lead_back_are_refused() -> None:
     batch[batches.HEADER_BYTES - 4 : batches.HEADER_BYTES] = (100).to_bytes(4, "big")
     topics: Any = SimpleNamespace(get=lambda _: None)
     topic: Any = SimpleNamespace(name="t", settings={VALUES: "true"})
-    with pytest.raises(AppendError, match="expected 100 records, found others"):
+    with pytest.raises(AppendError, match="expected 100 records; found others"):
         Contracts(topics).check(topic, batch)
 
 

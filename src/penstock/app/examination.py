@@ -154,7 +154,7 @@ class _StateExam:
         if is_right:
             return
         text = (
-            f"expected the JSON of number {number} with {', '.join(sorted(_KEYS[folder]))}, found "
+            f"expected the JSON of number {number} with {', '.join(sorted(_KEYS[folder]))}; found "
         )
         text += f"{data[:40]!r} ({len(data):,} bytes)"
         if folder != "epochs" and number >= self.newest:  # what the pipeline continues from
@@ -200,14 +200,14 @@ class _StateExam:
         try:
             data = self.files.map(piece.path)
         except FileNotFoundError:
-            return f"expected a trace's file of {piece.bytes:,} bytes, found none"
+            return f"expected a trace's file of {piece.bytes:,} bytes; found none"
         except OSError as error:
-            return f"expected to read it, found: {error.strerror or error}"
+            return f"expected to read it; found: {error.strerror or error}"
         if data.size != piece.bytes:
-            return f"expected {piece.bytes:,} bytes, found {data.size:,}"
+            return f"expected {piece.bytes:,} bytes; found {data.size:,}"
         crc = crc32c(memoryview(data))
         if crc != piece.crc:
-            return f"expected the CRC-32C {piece.crc:#010x}, found {crc:#010x}"
+            return f"expected the CRC-32C {piece.crc:#010x}; found {crc:#010x}"
         return None
 
     def operators(self) -> None:

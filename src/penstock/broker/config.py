@@ -112,7 +112,7 @@ class BrokerConfig:
             self._check(listener)
         wrong = [one for one in self.super_users if not all(one.partition(":"))]
         if wrong:
-            raise UserError(f"expected super users such as User:ann, found {wrong[0]!r}")
+            raise UserError(f"expected super users such as User:ann; found {wrong[0]!r}")
         unknown = [one for one in self.mechanisms if one not in {PLAIN, *MECHANISMS}]
         if unknown or not self.mechanisms:
             raise UserError(
@@ -121,7 +121,7 @@ class BrokerConfig:
             )
         if self.migration_policy not in POLICIES:
             raise UserError(
-                f"expected a migration policy of {', '.join(POLICIES)}, found "
+                f"expected a migration policy of {', '.join(POLICIES)}; found "
                 f"{self.migration_policy!r}"
             )
         try:
@@ -130,12 +130,12 @@ class BrokerConfig:
             raise UserError(str(error)) from None
         if not 1 <= self.default_partitions <= PARTITIONS_PER_TOPIC_MAX:
             raise UserError(
-                f"expected 1 to {PARTITIONS_PER_TOPIC_MAX} default partitions, found "
+                f"expected 1 to {PARTITIONS_PER_TOPIC_MAX} default partitions; found "
                 f"{self.default_partitions}"
             )
         if not 1 <= self.session_ms_min <= SESSION_MS_MAX:
             raise UserError(
-                f"expected a shortest session timeout of 1 to {SESSION_MS_MAX} ms, found "
+                f"expected a shortest session timeout of 1 to {SESSION_MS_MAX} ms; found "
                 f"{self.session_ms_min}"
             )
 
@@ -147,7 +147,7 @@ class BrokerConfig:
         protocol = listener.protocol
         if protocol.has_tls and self.tls is None:
             raise UserError(
-                f"expected a certificate for {protocol}://{listener.address}, found none; name it "
+                f"expected a certificate for {protocol}://{listener.address}; found none; name it "
                 "with --tls-cert and --tls-key"
             )
         is_mutual = self.tls is not None and self.tls.client_ca is not None
@@ -156,7 +156,7 @@ class BrokerConfig:
         if protocol is SecurityProtocol.SSL and is_mutual:
             return
         raise SetupError(
-            f"expected a loopback address such as 127.0.0.1, found {listener.host!r} without "
+            f"expected a loopback address such as 127.0.0.1; found {listener.host!r} without "
             "authentication; have clients log in (--listen SASL_SSL://HOST:PORT) or show a "
             "certificate (SSL:// with --tls-client-ca), or pass --allow-remote if everyone who can "
             "reach it may use it"

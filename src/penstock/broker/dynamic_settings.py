@@ -92,12 +92,12 @@ def validate_dynamic(name: str, value: str | None) -> str:
     setting = broker_settings()[name]
     if not setting.is_changeable:
         raise SettingError(
-            f"expected a setting that can be changed while the broker runs, found {name}: see `penstock "
+            f"expected a setting that can be changed while the broker runs; found {name}: see `penstock "
             "broker --help` for the options that it takes at start"
         )
     if value is None or len(value) > VALUE_CHARACTERS_MAX:
         raise SettingError(
-            f"expected a value of at most {VALUE_CHARACTERS_MAX} characters for {name}, found "
+            f"expected a value of at most {VALUE_CHARACTERS_MAX} characters for {name}; found "
             f"{'null' if value is None else len(value)}"
         )
     if name in TOPIC_DEFAULTS:
@@ -115,18 +115,18 @@ def _checked(setting: BrokerSetting, value: str) -> str:
     """A value of the setting's type."""
     if setting.kind == BOOLEAN:
         if value.lower() not in FLAG:
-            raise SettingError(f"expected true or false for {setting.name}, found {value!r}")
+            raise SettingError(f"expected true or false for {setting.name}; found {value!r}")
         return value.lower()
     if setting.kind not in {*_RANGES, DOUBLE}:
         return value
     try:
         number = float(value) if setting.kind == DOUBLE else int(value)
     except ValueError:
-        raise SettingError(f"expected a number for {setting.name}, found {value!r}") from None
+        raise SettingError(f"expected a number for {setting.name}; found {value!r}") from None
     least, most = _RANGES.get(setting.kind, (float("-inf"), float("inf")))
     least = max(least, _LEAST.get(setting.name, least))
     if not least <= number <= most:
-        raise SettingError(f"expected {setting.name} from {least} to {most}, found {number}")
+        raise SettingError(f"expected {setting.name} from {least} to {most}; found {number}")
     return value
 
 
@@ -153,7 +153,7 @@ def overrides_in(text: str) -> dict[str, int]:
             found[str(ipaddress.ip_address(address.strip("[]")))] = int(count)
         except ValueError:
             raise SettingError(
-                f"expected ADDRESS:CONNECTIONS and commas between them, found {one!r}"
+                f"expected ADDRESS:CONNECTIONS and commas between them; found {one!r}"
             ) from None
     return found
 
@@ -172,7 +172,7 @@ def dynamic_settings_in(content: bytes) -> dict[str, dict[str, str]]:
         }
     except (KeyError, AttributeError, TypeError, SettingError) as error:
         raise SetupError(
-            f"expected the broker's settings in {PATH}, found {content[:80]!r} ({error!r}); restore it, "
+            f"expected the broker's settings in {PATH}; found {content[:80]!r} ({error!r}); restore it, "
             "or remove it and set them again"
         ) from None
 

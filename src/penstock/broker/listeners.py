@@ -103,14 +103,14 @@ def parse_listeners(text: str, advertise: str | None = None) -> list[Listener]:
         name = protocol.upper() if separator else SecurityProtocol.PLAINTEXT.value
         if name not in SecurityProtocol.__members__:
             raise UserError(
-                f"expected one of {', '.join(SecurityProtocol)} before '://', found {protocol!r}"
+                f"expected one of {', '.join(SecurityProtocol)} before '://'; found {protocol!r}"
             )
         listeners.append(Listener(SecurityProtocol(name), *split_address(address)))
     texts = [one.strip() for one in advertise.split(",")] if advertise else []
     advertised = [split_address(one) if one else None for one in texts]
     if len(advertised) not in {0, len(listeners)} or len(listeners) > LISTENERS_MAX:
         raise UserError(
-            f"expected 1 to {LISTENERS_MAX} listeners and as many advertised addresses, found "
+            f"expected 1 to {LISTENERS_MAX} listeners and as many advertised addresses; found "
             f"{len(listeners)} and {len(advertised)}"
         )
     for listener, shown in zip(listeners, advertised, strict=False):
@@ -126,5 +126,5 @@ def split_address(address: str) -> tuple[str, int]:
     """
     host, separator, port = address.rpartition(":")
     if not separator or not host or not port.isdigit() or int(port) > 65535:
-        raise UserError(f"expected HOST:PORT such as 127.0.0.1:9092, found {address!r}")
+        raise UserError(f"expected HOST:PORT such as 127.0.0.1:9092; found {address!r}")
     return host.strip("[]"), int(port)

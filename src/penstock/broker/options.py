@@ -25,7 +25,7 @@ __all__ = ["OPTIONS", "Option", "config_of"]
 def _whole(minimum: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         if not text.strip().isdigit() or int(text) < minimum:
-            raise ValueError(f"expected a whole number from {minimum} on, found {text!r}")
+            raise ValueError(f"expected a whole number from {minimum} on; found {text!r}")
         return int(text)
 
     return parse
@@ -37,14 +37,14 @@ def _seconds(text: str) -> float:
     except ValueError:
         found = -1.0
     if not 0 <= found < float("inf"):
-        raise ValueError(f"expected seconds, such as 2.5, found {text!r}")
+        raise ValueError(f"expected seconds, such as 2.5; found {text!r}")
     return found
 
 
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name or not equals:
-        raise ValueError(f"expected NAME=VALUE, found {text!r}")
+        raise ValueError(f"expected NAME=VALUE; found {text!r}")
     return name, value
 
 

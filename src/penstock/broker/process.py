@@ -109,7 +109,7 @@ class BrokerProcess:
         if not line.startswith("listening on "):
             self.kill()
             raise SetupError(
-                f"expected the broker to listen within {START_S_MAX:.0f} s, found {line!r}; "
+                f"expected the broker to listen within {START_S_MAX:.0f} s; found {line!r}; "
                 "what it wrote to standard error says why"
             )
         bound = [line.removeprefix("listening on ").strip() for line in lines]

@@ -105,4 +105,4 @@ class FormerTopics:
             task.run()
             journal.end_sync(task)
         if name in self._left:
-            raise OSError(f"expected to forget the former topic {name}, found no room to say so")
+            raise OSError(f"expected to forget the former topic {name}; found no room to say so")

@@ -239,7 +239,7 @@ class Broker:
                     await asyncio.sleep(LISTEN_RETRY_S)
                     continue
                 raise SetupError(
-                    f"expected to listen on {listener.address}, found: {error.strerror or error};"
+                    f"expected to listen on {listener.address}; found: {error.strerror or error};"
                     " stop what uses the port, or choose another with --listen (port 0: any free)"
                 ) from None
             listener.port = server.sockets[0].getsockname()[1]
@@ -308,7 +308,7 @@ class Broker:
         try:
             services.room.look()
         except OSError as error:
-            _log.warning("expected to ask for the room on the disk, found: %s", error)
+            _log.warning("expected to ask for the room on the disk; found: %s", error)
         if services.room.is_full or services.flusher.failed:
             self._pulse.stir()  # requests that wait for room wait for the next look
         if services.flusher.failed and not services.room.is_full:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from penstock.client.network import hot
@@ -300,7 +300,7 @@ class Client:
         """One try at ListOffsets; -1 where no record is that young."""
         found: dict[Partition, int] = {}
         for connection, mine in self._cluster.by_leader(pairs).items():
-            topics = _by_topic(mine, lambda p: {"partition_index": p, "timestamp": at})
+            topics = _by_topic(mine, lambda _, p: {"partition_index": p, "timestamp": at})
             fields = {
                 "replica_id": -1,
                 "isolation_level": isolation,
@@ -421,7 +421,7 @@ class Client:
         """Commits offsets of a group that has no members at the moment."""
         topics = _by_topic(
             list(offsets),
-            lambda p, topic: {
+            lambda topic, p: {
                 "partition_index": p,
                 "committed_offset": offsets[topic, p],
                 "committed_leader_epoch": -1,
@@ -538,12 +538,13 @@ def producer_states(
     return found
 
 
-def _by_topic(pairs: Sequence[Partition], entry: Any) -> list[dict[str, Any]]:
+def _by_topic(
+    pairs: Sequence[Partition], entry: Callable[[str, int], dict[str, Any]]
+) -> list[dict[str, Any]]:
     """Partitions as Kafka's messages nest them: topics, and in each its partitions' entries."""
-    takes_topic = entry.__code__.co_argcount == 2
     topics: dict[str, list[dict[str, Any]]] = {}
     for topic, p in pairs:
-        topics.setdefault(topic, []).append(entry(p, topic) if takes_topic else entry(p))
+        topics.setdefault(topic, []).append(entry(topic, p))
     return [{"name": topic, "partitions": parts} for topic, parts in topics.items()]
 
 

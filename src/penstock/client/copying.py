@@ -64,7 +64,7 @@ class CopyJob:
     def __post_init__(self) -> None:
         if self.source == self.target:
             raise UserError(
-                f"expected another topic than {self.source!r} to replay into, found the same; a "
+                f"expected another topic than {self.source!r} to replay into; found the same; a "
                 "replay into its own source would never end"
             )
 
@@ -148,7 +148,7 @@ class Copy:
         """
         if self._admin.committed_entries(self.group):
             raise UserError(
-                f"expected a new name, found an unfinished replay {self.group!r}; continue it "
+                f"expected a new name; found an unfinished replay {self.group!r}; continue it "
                 f"(--resume {self.group.removeprefix(GROUP_PREFIX)}), or forget it: penstock groups "
                 f"delete {self.group}"
             )
@@ -167,7 +167,7 @@ class Copy:
         entries = self._admin.committed_entries(self.group)
         if not entries:
             raise UserError(
-                f"expected an unfinished replay {self.group!r}, found none: it is finished, or was "
+                f"expected an unfinished replay {self.group!r}; found none: it is finished, or was "
                 "never begun; `penstock groups list` shows those that are there"
             )
         try:
@@ -185,7 +185,7 @@ class Copy:
             self._take(CopyJob(source, stored["target"], spans, keys), stored["partitions"])
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptError(
-                f"expected a replay's progress in group {self.group!r}, found {error!r}; start it again "
+                f"expected a replay's progress in group {self.group!r}; found {error!r}; start it again "
                 "under another name"
             ) from None
 
@@ -210,7 +210,7 @@ class Copy:
         if self._table and self._old is None:
             raise UserError(
                 f"expected the catalog of table {self._table}, which replay {self.group!r} was "
-                "begun with, found none; give --iceberg-catalog again"
+                "begun with; found none; give --iceberg-catalog again"
             )
         while self.left:
             for partition, place in self._places.items():
@@ -293,7 +293,7 @@ class Copy:
             metadata = json.dumps(stored, separators=(",", ":"))
             if len(metadata) > METADATA_CHARACTERS_MAX:
                 raise LimitError(
-                    f"expected a replay's progress in {METADATA_CHARACTERS_MAX} characters, found "
+                    f"expected a replay's progress in {METADATA_CHARACTERS_MAX} characters; found "
                     f"{len(metadata)}; name fewer keys, or replay into fewer partitions"
                 )
             offsets = {(self._job.source, partition): place.position}

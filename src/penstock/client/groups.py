@@ -239,7 +239,7 @@ class GroupAdmin(Client):
             topics = dict.fromkeys(sorted({topic for topic, _ in committed}))
         if not topics:
             raise UserError(
-                f"expected group {group!r} to have committed offsets, found none; name the topic: "
+                f"expected group {group!r} to have committed offsets; found none; name the topic: "
                 "--topic NAME"
             )
         rows = []
@@ -248,7 +248,7 @@ class GroupAdmin(Client):
             times = self.offsets(topic, target.value) if target.kind == "time" else {}
             for p in sorted(ends if chosen is None else chosen):
                 if p not in ends:
-                    raise UserError(f"expected a partition of {topic!r}, found {p}")
+                    raise UserError(f"expected a partition of {topic!r}; found {p}")
                 now = committed.get((topic, p))
                 wanted = _wanted(target, now, starts[p], ends[p], times.get(p, 0))
                 if wanted is not None:
@@ -269,7 +269,7 @@ class GroupAdmin(Client):
         for one in self.list_groups():
             if one.name == group and one.state not in QUIET_STATES:
                 raise UserError(
-                    f"expected group {group!r} to have no members, found that it is {one.state}; "
+                    f"expected group {group!r} to have no members; found that it is {one.state}; "
                     "stop its consumers first"
                 )
 

@@ -394,7 +394,7 @@ def _ack(offset: int, kind: int) -> dict[str, Any]:
 def _lost(delivery: Delivery, why: str) -> JobLostError:
     return JobLostError(
         f"expected record {delivery.record.offset} of {delivery.topic}[{delivery.partition}] to be "
-        f"ours still, found that it isn't ({why}); it will be delivered again, or was. Settle "
+        f"ours still; found that it isn't ({why}); it will be delivered again, or was. Settle "
         "records before their lock ends, renew the lock, or give the group a longer one"
     )
 

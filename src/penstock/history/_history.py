@@ -220,7 +220,7 @@ def _offsets(
         case None:
             return dict(default)
         case bool():
-            raise UserError(f"expected an offset or a time, found {bound!r}")
+            raise UserError(f"expected an offset or a time; found {bound!r}")
         case int():
             return dict.fromkeys(default, bound)
         case Mapping():

@@ -170,7 +170,7 @@ def _parquet(session: SparkSession, columns: pa.Schema, files: list[TableFile]) 
         if scheme == "file:":
             raise
         raise SetupError(
-            f"expected Spark to read {scheme}//, found: {str(error).strip().splitlines()[0]}. It needs "
+            f"expected Spark to read {scheme}//; found: {str(error).strip().splitlines()[0]}. It needs "
             "the file system's classes (for s3a:// those of org.apache.hadoop:hadoop-aws, in the "
             "version of its Hadoop: spark.jars.packages) and credentials (spark.hadoop.fs.s3a.*); "
             "`arrow` reads without them"

@@ -79,7 +79,7 @@ class Inventory:
             loaded = SparseIndex.load(self._files.load(f"{self._directory}/{name}"))
             if loaded is None and base >= floor:
                 self.faults.append(
-                    f"expected a segment next to {self._directory}/{name}, found none, and the index "
+                    f"expected a segment next to {self._directory}/{name}; found none, and the index "
                     "itself is damaged. If there was a segment, its records are lost"
                 )
             elif loaded and loaded[1].valid_bytes and loaded[1].next_offset > max(floor, base):
@@ -133,7 +133,7 @@ class Inventory:
             return 0
         if data[:9] != b"%08x " % crc32c(data[9:]):
             self.faults.append(
-                f"expected the log's start in {self._directory}/start, found {data[:40]!r}: its "
+                f"expected the log's start in {self._directory}/start; found {data[:40]!r}: its "
                 "checksum is wrong; records that were deleted may be there again"
             )
             return None

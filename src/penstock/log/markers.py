@@ -79,7 +79,7 @@ def read_marker(batch: Buffer, header: Header) -> Marker:
     kind = _KEY.unpack(key)[1]
     if kind not in {_ABORT, _COMMIT}:
         raise CorruptError(
-            f"expected a marker of type 0 or 1 at offset {header.base_offset}, found {kind}"
+            f"expected a marker of type 0 or 1 at offset {header.base_offset}; found {kind}"
         )
     return Marker(kind == _COMMIT, _VALUE.unpack_from(value)[1])
 

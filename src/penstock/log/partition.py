@@ -119,7 +119,7 @@ class Partition(SyncedPartition):
         if self.start_offset > max(self.end_offset, tiered_upto):
             self.notes.append(
                 f"expected the log to reach offset {self.start_offset}, where records before were "
-                f"deleted, found its end at {self.end_offset}: it continues at {self.start_offset}"
+                f"deleted; found its end at {self.end_offset}: it continues at {self.start_offset}"
             )
         if max(self.start_offset, tiered_upto) > self.end_offset:
             self._go_on_from(max(self.start_offset, tiered_upto), now_ms)
@@ -265,7 +265,7 @@ class Partition(SyncedPartition):
             segment.file.truncate(0)
         except OSError as error:
             raise StorageError(
-                f"expected to start a new segment in {self.directory}, found: "
+                f"expected to start a new segment in {self.directory}; found: "
                 f"{error.strerror or error}; free space on the disk"
             ) from error
         self._closed.append(self.active)
@@ -284,7 +284,7 @@ class Partition(SyncedPartition):
         self.require_end()
         if not 0 <= before_offset <= self.end_offset:
             raise OffsetRangeError(
-                f"expected an offset of at most {self.end_offset}, found {before_offset}"
+                f"expected an offset of at most {self.end_offset}; found {before_offset}"
             )
         if before_offset <= self.start_offset:
             return

@@ -109,7 +109,7 @@ class Producers:
         if header.base_sequence < 0 or header.producer_epoch < 0:
             raise AppendError(
                 ErrorCode.INVALID_RECORD,
-                f"expected an epoch and a sequence from producer {header.producer_id}, found epoch "
+                f"expected an epoch and a sequence from producer {header.producer_id}; found epoch "
                 f"{header.producer_epoch} and sequence {header.base_sequence}",
             )
         known = self._known.get(header.producer_id)
@@ -127,7 +127,7 @@ class Producers:
             raise AppendError(
                 ErrorCode.INVALID_TXN_STATE,
                 f"expected a transactional batch, as producer {header.producer_id} has a "
-                "transaction open, found another; end the transaction first",
+                "transaction open; found another; end the transaction first",
             )
         return None
 
@@ -154,7 +154,7 @@ class Producers:
         if (last - header.last_sequence) % _SEQUENCES < _SEQUENCES // 2:
             raise AppendError(
                 ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
-                f"expected sequence {expected} of producer {header.producer_id}, found "
+                f"expected sequence {expected} of producer {header.producer_id}; found "
                 f"{header.base_sequence}, which is stored already",
             )
         raise _out_of_order(header, expected)
@@ -206,7 +206,7 @@ class Producers:
             raise AppendError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
                 f"expected coordinator epoch {known.coordinator_epoch} or newer for producer "
-                f"{producer_id}, found {coordinator_epoch}",
+                f"{producer_id}; found {coordinator_epoch}",
             )
 
     def end(
@@ -318,7 +318,7 @@ def _check_epoch(producer_id: int, epoch: int, known: _Producer) -> None:
     if epoch < known.epoch:
         raise AppendError(
             ErrorCode.INVALID_PRODUCER_EPOCH,
-            f"expected epoch {known.epoch} or newer of producer {producer_id}, found {epoch}; "
+            f"expected epoch {known.epoch} or newer of producer {producer_id}; found {epoch}; "
             "a newer instance has taken over",
         )
 
@@ -326,6 +326,6 @@ def _check_epoch(producer_id: int, epoch: int, known: _Producer) -> None:
 def _out_of_order(header: Header, expected: int) -> AppendError:
     return AppendError(
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        f"expected sequence {expected} of producer {header.producer_id}, found "
+        f"expected sequence {expected} of producer {header.producer_id}; found "
         f"{header.base_sequence}; batches before it are missing",
     )

@@ -92,7 +92,7 @@ class PartitionReader:
     def damage(self) -> list[str]:
         """What is known to be damaged, or was set aside, in words."""
         found = [
-            f"expected offsets {one.first_offset} to {one.next_offset - 1} in {segment.path}, found "
+            f"expected offsets {one.first_offset} to {one.next_offset - 1} in {segment.path}; found "
             f"{one.what}; "
             + (
                 "the tier has them: they are served from there, and the file is restored"
@@ -170,7 +170,7 @@ class PartitionReader:
     def _refuse_gap(self, offset: int) -> NoReturn:
         following = self.remote.base_after(offset) or self.segments[0].base_offset
         raise DamagedError(
-            f"expected offset {offset} of {self.directory} in a local segment, as the tier lacks it, "
+            f"expected offset {offset} of {self.directory} in a local segment, as the tier lacks it; "
             f"found none; read on from offset {following}, and restore the segment's file from a copy",
             following,
         )
@@ -187,7 +187,7 @@ class PartitionReader:
     def _open_remote(self, remote: RemoteSegment) -> Segment:
         if self.tier is None:
             raise StorageError(
-                f"expected a broker with the object storage that holds {remote.name}, found none; "
+                f"expected a broker with the object storage that holds {remote.name}; found none; "
                 "start it with --tier"
             )
         return self.tier.open(remote)
@@ -198,7 +198,7 @@ class PartitionReader:
         if not self.start_offset <= offset <= self.end_offset:
             raise OffsetRangeError(
                 f"expected an offset from {self.start_offset} to {self.end_offset} of "
-                f"{self.directory}, found {offset}"
+                f"{self.directory}; found {offset}"
             )
 
     def read(
@@ -227,7 +227,7 @@ class PartitionReader:
                     return data
                 offset = following
         except OSError as error:
-            raise StorageError(f"expected to read {self.directory}, found: {error}") from error
+            raise StorageError(f"expected to read {self.directory}; found: {error}") from error
 
     def _read_in(
         self,

@@ -182,7 +182,7 @@ class _Recovery:
         restored = Producers.restore(stored)
         if stored is not None and restored is None:
             self._faults.append(
-                f"expected producers with a checksum in {directory}/producers, found {stored[:40]!r}; "
+                f"expected producers with a checksum in {directory}/producers; found {stored[:40]!r}; "
                 "the log is read for them"
             )
         self._has_snapshot = restored is not None
@@ -262,7 +262,7 @@ class _Recovery:
     def _open_nothing(self, begins: int) -> None:
         """No segment is left. The producers' snapshot still says how far the log came."""
         self._faults.append(
-            f"expected segments in {self._directory}, found none; the records in them are lost if there "
+            f"expected segments in {self._directory}; found none; the records in them are lost if there "
             "were any: restore the files from a copy"
         )
         end = max(begins, self._replay_from)
@@ -337,7 +337,7 @@ class _Recovery:
             data, segment.size, segment.next_offset, upto, has_gaps=False, may_be_torn=False
         )
         text = (
-            f"expected whole batches up to the end of {segment.path}, found {beyond:,} bytes at byte "
+            f"expected whole batches up to the end of {segment.path}; found {beyond:,} bytes at byte "
             f"{segment.size}, from offset {segment.next_offset} on, that are none"
         )
         if gap is not None:

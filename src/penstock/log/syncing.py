@@ -163,7 +163,7 @@ class SyncedPartition(PartitionReader):
         if failure is not None:
             self.is_short_of_room = is_want_of_room(failure)
             self.failure = (
-                f"expected to make {self.directory} durable, found: "
+                f"expected to make {self.directory} durable; found: "
                 f"{failure.strerror or failure}; check the disk and restart the broker"
             )
             return

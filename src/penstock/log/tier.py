@@ -67,7 +67,7 @@ class NotLoadedError(StorageError):
 
     def __init__(self, segment: RemoteSegment, chunks: Sequence[int]) -> None:
         super().__init__(
-            f"expected {segment.name} at hand, found it in object storage only; ask again"
+            f"expected {segment.name} at hand; found it in object storage only; ask again"
         )
         self.segment = segment
         self.chunks = tuple(chunks)
@@ -235,7 +235,7 @@ class Manifest:
             return None
         if data[:9] != b"%08x " % crc32c(data[9:]):
             raise StorageError(
-                f"expected a manifest of remote segments, found {data[:40]!r}…: its checksum is "
+                f"expected a manifest of remote segments; found {data[:40]!r}…: its checksum is "
                 "wrong; restore the file from the newest manifest in the object storage"
             )
         described = json.loads(data[9:])
@@ -289,6 +289,6 @@ class Chunks:
                     return cls(loaded[0], loaded[1], checksums, loaded[2])
         raise StorageError(
             f"expected the index object {segment.index_name} as it was written "
-            f"({segment.index_size} bytes), found {len(data)} bytes that differ; the store has "
+            f"({segment.index_size} bytes); found {len(data)} bytes that differ; the store has "
             "lost or changed it: restore the object"
         )

@@ -113,7 +113,7 @@ def validate(batch: bytearray | memoryview, config: LogConfig, now_ms: int) -> H
     """
     size = len(batch)
     if size < HEADER_BYTES:
-        raise AppendError(ErrorCode.INVALID_RECORD, f"expected a record batch, found {size} bytes")
+        raise AppendError(ErrorCode.INVALID_RECORD, f"expected a record batch; found {size} bytes")
     header = batches.parse(batch)
     if (
         header.magic != batches.MAGIC
@@ -163,7 +163,7 @@ def _misfit(header: Header, size: int, config: LogConfig) -> AppendError:
     if header.size > size:
         return AppendError(
             ErrorCode.INVALID_RECORD,
-            f"expected a batch of {header.size} bytes as its header says, found {size}",
+            f"expected a batch of {header.size} bytes as its header says; found {size}",
         )
     if header.magic != batches.MAGIC:
         return AppendError(ErrorCode.INVALID_RECORD, header.fault() or "")
@@ -172,7 +172,7 @@ def _misfit(header: Header, size: int, config: LogConfig) -> AppendError:
     if header.size != size:
         return AppendError(
             ErrorCode.INVALID_RECORD,
-            f"expected one batch per partition in a request, found {size - header.size} bytes "
+            f"expected one batch per partition in a request; found {size - header.size} bytes "
             "after the first",
         )
     return _too_large(size, config)
@@ -182,14 +182,14 @@ def _too_large(size: int, config: LogConfig) -> AppendError:
     return AppendError(
         ErrorCode.MESSAGE_TOO_LARGE,
         f"expected a batch of at most {config.max_message_bytes} bytes "
-        f"(max.message.bytes), found {size}",
+        f"(max.message.bytes); found {size}",
     )
 
 
 def _validate_content(header: Header) -> None:
     if header.is_transactional and header.producer_id == NO_PRODUCER:
         raise AppendError(
-            ErrorCode.INVALID_RECORD, "expected a producer id in a transactional batch, found none"
+            ErrorCode.INVALID_RECORD, "expected a producer id in a transactional batch; found none"
         )
     if (
         header.record_count <= 0
@@ -198,12 +198,12 @@ def _validate_content(header: Header) -> None:
     ):
         raise AppendError(
             ErrorCode.INVALID_RECORD,
-            f"expected data, as many records as offsets, found {header.record_count} records, "
+            f"expected data, as many records as offsets; found {header.record_count} records, "
             f"last offset delta {header.last_offset_delta}, attributes {header.attributes:#x}",
         )
     if not header.is_known_codec:
         raise AppendError(
-            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"expected a codec, found {header.codec}"
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"expected a codec; found {header.codec}"
         )
 
 
@@ -249,8 +249,8 @@ def _validate_records(
 
 def _at_fault(found: Inspected, header: Header, span: tuple[int, int] | None) -> AppendError:
     """The refusal that names the records at fault; without a span, their kind of time is at fault."""
-    key = "expected a key in each record of a compacted topic, found null"
-    time = "expected the producer's time (CreateTime), found the broker's (LogAppendTime)"
+    key = "expected a key in each record of a compacted topic; found null"
+    time = "expected the producer's time (CreateTime); found the broker's (LogAppendTime)"
     errors = [
         RecordError(
             one.batch_index,
@@ -258,7 +258,7 @@ def _at_fault(found: Inspected, header: Header, span: tuple[int, int] | None) ->
             if one.timestamp_ms is None
             else time
             if span is None
-            else f"expected a timestamp {_span(*span)}, found {one.timestamp_ms}",
+            else f"expected a timestamp {_span(*span)}; found {one.timestamp_ms}",
         )
         for one in found.faults
     ]

@@ -45,5 +45,5 @@ def register(session: SparkSession) -> None:
         session.dataSource.register(source_at(str(Path.cwd())))
     except AttributeError as error:
         raise SetupError(
-            f"expected Spark 4.3 or newer, found {session.version} ({error})"
+            f"expected Spark 4.3 or newer; found {session.version} ({error})"
         ) from None

@@ -153,12 +153,12 @@ class Header(NamedTuple):
     def fault(self) -> str | None:
         """What makes this header impossible; None if it may stand in a log."""
         if self.magic != MAGIC:
-            return f"expected a record batch of format {MAGIC}, found {self.magic}"
+            return f"expected a record batch of format {MAGIC}; found {self.magic}"
         if self.length < HEADER_BYTES - PREFIX_BYTES:
-            return f"expected a length of at least 49, found {self.length}"
+            return f"expected a length of at least 49; found {self.length}"
         if self.record_count < 0 or self.last_offset_delta < 0 or self.base_offset < 0:
             return (
-                f"expected offsets and counts of 0 or more, found base offset {self.base_offset}, "
+                f"expected offsets and counts of 0 or more; found base offset {self.base_offset}, "
                 f"last offset delta {self.last_offset_delta}, {self.record_count} records"
             )
         return None
@@ -248,7 +248,7 @@ def records(buffer: Buffer, at: int, header: Header) -> Iterator[Record]:
             yield _record(body, header)
         except UnicodeDecodeError:
             raise CorruptError(
-                f"expected UTF-8 in the headers of the batch at offset {header.base_offset}, found other "
+                f"expected UTF-8 in the headers of the batch at offset {header.base_offset}; found other "
                 "bytes"
             ) from None
 
@@ -264,7 +264,7 @@ def _bodies(buffer: Buffer, at: int, header: Header) -> Iterator[memoryview]:
         length, body = read_varint(payload, position)
         position = body + length
         if length <= 0 or position > len(payload):
-            raise CorruptError(f"expected a record of 1 or more bytes, found length {length}")
+            raise CorruptError(f"expected a record of 1 or more bytes; found length {length}")
         yield payload[body:position]
 
 
@@ -290,7 +290,7 @@ def _blob(body: memoryview, at: int) -> tuple[bytes | None, int]:
     if size < 0:
         return None, at
     if at + size > len(body):
-        raise CorruptError(f"expected {size} more bytes in a record, found {len(body) - at}")
+        raise CorruptError(f"expected {size} more bytes in a record; found {len(body) - at}")
     return bytes(body[at : at + size]), at + size
 
 
@@ -303,7 +303,7 @@ def read_varint(buffer: Buffer, at: int) -> tuple[int, int]:
     result = shift = 0
     while True:
         if at >= len(buffer):
-            raise CorruptError("expected a varint, found that the bytes end early")
+            raise CorruptError("expected a varint; found that the bytes end early")
         byte = buffer[at]
         at += 1
         result |= (byte & 0x7F) << shift
@@ -313,7 +313,7 @@ def read_varint(buffer: Buffer, at: int) -> tuple[int, int]:
             return (result >> 1) ^ -(result & 1), at
         shift += 7
         if shift > 63:
-            raise CorruptError("expected a varint of at most 10 bytes, found a longer one")
+            raise CorruptError("expected a varint of at most 10 bytes; found a longer one")
 
 
 def decompressed(header: Header, payload: memoryview) -> Buffer:

@@ -160,7 +160,7 @@ def _column(records: Records, name: bytes) -> pa.BinaryArray:
     )
     if wrong >= 0:
         raise CorruptError(
-            f"expected headers within the record at offset {int(records.offset[wrong])}, found "
+            f"expected headers within the record at offset {int(records.offset[wrong])}; found "
             "that their lengths don't fit; read past it, or restore the log from a copy"
         )
     return gather_column(records.buffer, start, length)

@@ -147,7 +147,7 @@ def inspect(batch: Buffer, header: Header, wanted: Wanted) -> Inspected:
     found = loop(body, header.record_count, base_ms, wanted)
     if found is None:
         raise CorruptError(
-            f"expected {header.record_count} records in {len(body)} bytes, found others"
+            f"expected {header.record_count} records in {len(body)} bytes; found others"
         )
     return found
 

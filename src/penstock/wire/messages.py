@@ -114,7 +114,7 @@ def read_unsigned_varint(buffer: bytes | bytearray | memoryview, at: int) -> tup
             return result, at
         shift += 7
         if shift > 28:
-            raise ProtocolError("expected a varint of at most 5 bytes, found a longer one")
+            raise ProtocolError("expected a varint of at most 5 bytes; found a longer one")
 
 
 def write_unsigned_varint(out: bytearray, value: int) -> None:
@@ -139,7 +139,7 @@ class _Input:
     def take(self, size: int) -> bytes:
         end = self.at + size
         if size < 0 or end > self.end:
-            raise ProtocolError(f"expected {size} more bytes, found {self.end - self.at}")
+            raise ProtocolError(f"expected {size} more bytes; found {self.end - self.at}")
         data = self.buffer[self.at : end]
         self.at = end
         return data
@@ -154,7 +154,7 @@ class _Input:
         if size > self.end - self.at or self.elements_left < 0:
             raise ProtocolError(
                 f"expected an array of at most {min(self.end - self.at, ELEMENTS_MAX)} elements "
-                f"(the bytes that are left, the limit), found a count of {size}"
+                f"(the bytes that are left, the limit); found a count of {size}"
             )
         return size
 
@@ -194,7 +194,7 @@ def _blob(*, text: bool, compact: bool, nullable: bool) -> tuple[_Reader, _Write
             source.at += width.size
         if size < 0:
             if size != -1 or not nullable:
-                raise ProtocolError(f"expected a length of 0 or more, found {size}")
+                raise ProtocolError(f"expected a length of 0 or more; found {size}")
             return None
         data = source.take(size)
         return data.decode() if text else data
@@ -202,7 +202,7 @@ def _blob(*, text: bool, compact: bool, nullable: bool) -> tuple[_Reader, _Write
     def write(out: bytearray, value: Any) -> None:
         if value is None:
             if not nullable:
-                raise ProtocolError("expected a value, found null in a field that can't be null")
+                raise ProtocolError("expected a value; found null in a field that can't be null")
             out += b"\0" if compact else width.pack(-1)
             return
         data = value.encode() if text else value
@@ -242,7 +242,7 @@ def _array(
             source.at += 4
         if size < 0:
             if size != -1 or not nullable:
-                raise ProtocolError(f"expected a count of 0 or more, found {size}")
+                raise ProtocolError(f"expected a count of 0 or more; found {size}")
             return None
         return [read_one(source) for _ in range(source.count(size))]
 

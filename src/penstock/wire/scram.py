@@ -168,17 +168,17 @@ class ServerExchange:
             raise ScramError("expected a SCRAM client-final-message")
         without_proof, binding, nonce, proof_text = found.groups()
         if not hmac.compare_digest(nonce, self._nonce):
-            raise ScramError("expected the nonce of this exchange, found another")
+            raise ScramError("expected the nonce of this exchange; found another")
         if _decode(binding) != self._gs2.encode():
-            raise ScramError("expected the first message's channel binding, found another")
+            raise ScramError("expected the first message's channel binding; found another")
         transcript = (self._transcript + without_proof).encode()
         signature = _mac(mechanism, credential.stored_key, transcript)
         proof = _decode(proof_text)
         if len(proof) != len(signature):
-            raise ScramError(f"expected a proof of {len(signature)} bytes, found {len(proof)}")
+            raise ScramError(f"expected a proof of {len(signature)} bytes; found {len(proof)}")
         client_key = _xor(proof, signature)
         if not hmac.compare_digest(_hash(mechanism, client_key), credential.stored_key):
-            raise ScramError("expected a proof of the password, found another")
+            raise ScramError("expected a proof of the password; found another")
         self.is_done = True
         verifier = _mac(mechanism, credential.server_key, transcript)
         return b"v=" + base64.b64encode(verifier)
@@ -211,7 +211,7 @@ class ClientExchange:
         iterations = int(found[3])
         if not ITERATIONS_MIN <= iterations <= PEER_ITERATIONS_MAX:
             raise ScramError(
-                f"expected {ITERATIONS_MIN} to {PEER_ITERATIONS_MAX} iterations, found {iterations}"
+                f"expected {ITERATIONS_MIN} to {PEER_ITERATIONS_MAX} iterations; found {iterations}"
             )
         salted = salt_password(self._mechanism, self._password, _decode(found[2]), iterations)
         client_key = _mac(self._mechanism, salted, b"Client Key")
@@ -275,14 +275,14 @@ def _text(message: bytes) -> str:
     try:
         return message.decode()
     except UnicodeDecodeError:
-        raise ScramError("expected a SASL message in UTF-8, found other bytes") from None
+        raise ScramError("expected a SASL message in UTF-8; found other bytes") from None
 
 
 def _decode(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise ScramError("expected base 64, found other characters") from None
+        raise ScramError("expected base 64; found other characters") from None
 
 
 def _escape(name: str) -> str:

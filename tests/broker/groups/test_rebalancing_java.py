@@ -88,7 +88,7 @@ def test_java_consumers(
             found = [int(line) for text in whole for line in text.split()]
             if len(found) >= count:
                 return found
-            assert time.monotonic() < deadline, f"expected {count} records, found {len(found)}"
+            assert time.monotonic() < deadline, f"expected {count} records; found {len(found)}"
             time.sleep(0.2)
 
     produce(0)

@@ -176,10 +176,10 @@ class LostAnswers:
         def commit_table(*arguments: Any) -> Any:
             fate = chance.random()
             if fate < 0.25:
-                raise OSError("expected a catalog, found none")
+                raise OSError("expected a catalog; found none")
             done = original(*arguments)
             if fate > 0.75:
-                raise OSError("expected an answer, found none")
+                raise OSError("expected an answer; found none")
             return done
 
         original = catalog.commit_table
@@ -221,7 +221,7 @@ def test_whatever_fails_each_record_is_there_once(
 
         def load() -> Any:
             if next(away, False):
-                raise OSError("expected a catalog, found none")
+                raise OSError("expected a catalog; found none")
             return catalog
 
         follower = Iceberg(load, None, 0.0)

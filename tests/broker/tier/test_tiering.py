@@ -50,7 +50,7 @@ class Chaos:
             return False
         match self.chance.choice(["before", "after", "crash"]):
             case "before":
-                raise OSError("expected the store, found none")
+                raise OSError("expected the store; found none")
             case "crash":
                 raise Crash
         return True
@@ -70,10 +70,10 @@ class FaultyObjects:
             data += piece
             if self.chaos.chance.random() < self.chaos.rate / 4:
                 self.held[name] = data[: len(data) // 2]
-                raise OSError("expected to put all, found an end")
+                raise OSError("expected to put all; found an end")
         self.held[name] = data
         if fails:
-            raise OSError("expected an answer, found none")
+            raise OSError("expected an answer; found none")
 
     def get(self, name: str, at: int, size: int) -> bytes:
         if self.chaos.strike():
@@ -94,7 +94,7 @@ class FaultyObjects:
         fails = self.chaos.strike()
         self.held.pop(name, None)
         if fails:
-            raise OSError("expected an answer, found none")
+            raise OSError("expected an answer; found none")
 
     def delete_tree(self, directory: str) -> None:
         for name in self.list(directory):

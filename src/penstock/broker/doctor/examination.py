@@ -92,10 +92,10 @@ def examine(data: Path) -> Report:
         SetupError: it is none.
     """
     if not data.is_dir():
-        raise SetupError(f"expected a data directory, found none at {str(data)!r}; check its name")
+        raise SetupError(f"expected a data directory; found none at {str(data)!r}; check its name")
     if not is_data_directory(data):
         raise SetupError(
-            f"expected a broker's data in {str(data)!r}, found none of {', '.join(sorted(_KNOWN))}; check "
+            f"expected a broker's data in {str(data)!r}; found none of {', '.join(sorted(_KNOWN))}; check "
             "its name"
         )
     report = Report(data)
@@ -123,7 +123,7 @@ def repair(report: Report) -> list[Finding]:
     with _locked(report.data) as is_free:
         if not is_free:
             raise SetupError(
-                f"expected {str(report.data)!r} to be free, found that it is served; stop the broker"
+                f"expected {str(report.data)!r} to be free; found that it is served; stop the broker"
             )
         for finding in report.findings:
             if finding.repair is not None:
@@ -174,7 +174,7 @@ def _examine_document(
     except SetupError as error:
         report.add(Level.DAMAGE, name, f"{error}; {then}")
     except (ValueError, KeyError, TypeError) as error:
-        text = f"expected another content, found {beginning(path)[:60]!r} ({error!r}); {then}"
+        text = f"expected another content; found {beginning(path)[:60]!r} ({error!r}); {then}"
         report.add(Level.DAMAGE, name, text)
 
 
@@ -221,7 +221,7 @@ def _examine_topic(report: Report, directory: Path, path: str, knowledge: Knowle
     for number in range(count):
         place = f"{path}/{number}"
         if not (directory / str(number)).is_dir():
-            text = "expected a partition's directory, found none; it will begin empty"
+            text = "expected a partition's directory; found none; it will begin empty"
             report.add(Level.DAMAGE, place, text)
             continue
         summary.partitions += 1
@@ -234,7 +234,7 @@ def _description(report: Report, directory: Path, path: str) -> tuple[Topic, int
     content = file.read_bytes() if file.exists() else None
     if content is None and not any(_is_of_use(one) for one in directory.glob("*/*")):
         text = (
-            "expected topic.json, found none: its creation was cut short, the next start removes it"
+            "expected topic.json; found none: its creation was cut short, the next start removes it"
         )
         report.add(Level.WARNING, path, text)
         return None
@@ -269,7 +269,7 @@ def _examine_journals(report: Report) -> None:
             report.add(Level.DAMAGE, path, lost_text(expected, end))
         if end < len(content):
             text = (
-                f"expected whole entries, found {len(content) - end:,} bytes after byte {end} that are "
+                f"expected whole entries; found {len(content) - end:,} bytes after byte {end} that are "
                 "none: torn at the end of a crash, or damaged; the next start cuts them off"
             )
             report.add(Level.WARNING, path, text)

@@ -80,10 +80,10 @@ class PartitionExam:
         for name in names:
             self._examine_name(name, bases)
         if not bases:
-            text = "expected segments, found none; the records in them are lost if there were any"
+            text = "expected segments; found none; the records in them are lost if there were any"
             self._report.add(Level.DAMAGE, self._path, text + ": restore the files from a copy")
         if start is not None and bases and bases[0] > start and "tier" not in names:
-            text = f"expected records from offset {start} on, found none before {bases[0]}"
+            text = f"expected records from offset {start} on; found none before {bases[0]}"
             self._add(Level.DAMAGE, f"{bases[0]:020d}.log", text)
         self._examine_cleaner()
         self._vouched_from = max((one for one in bases if self._has_checkpoint(one)), default=-1)
@@ -148,7 +148,7 @@ class PartitionExam:
             self._add(Level.NOTE, name, "the index of a lost segment", delete)
             return
         text = (
-            f"expected the segment of {loaded[1].valid_bytes:,} bytes whose index this is, found none: "
+            f"expected the segment of {loaded[1].valid_bytes:,} bytes whose index this is; found none: "
             f"offsets {int(name[:-6])} to {loaded[1].next_offset - 1} are lost; restore its .log file "
             "from a copy."
         )
@@ -168,7 +168,7 @@ class PartitionExam:
             return 0
         content = file.read_bytes()
         if content[:9] != b"%08x " % crc32c(content[9:]):
-            text = "expected the log's start with its checksum, found another; deleted records may"
+            text = "expected the log's start with its checksum; found another; deleted records may"
             self._add(Level.WARNING, "start", text + " come back")
             return None
         return int(json.loads(content[9:])["start_offset"])
@@ -176,7 +176,7 @@ class PartitionExam:
     def _examine_segment(self, name: str, base: int, following: int | None) -> None:
         self._summary.segments += 1
         if self._next_offset is not None and base != self._next_offset:
-            text = f"expected a segment from offset {self._next_offset} on, found one from {base}: "
+            text = f"expected a segment from offset {self._next_offset} on; found one from {base}: "
             if base < self._next_offset:
                 self._add(Level.DAMAGE, f"{name}.log", text + "it overlaps the previous one")
             elif base > self._gaps_upto:
@@ -200,7 +200,7 @@ class PartitionExam:
         for damage, fault in scan.holes:
             text = (
                 f"expected the batches of offsets {damage.first_offset} to {damage.next_offset - 1} at byte "
-                f"{damage.begin}, found {damage.end - damage.begin:,} damaged bytes ({fault}): restore the "
+                f"{damage.begin}; found {damage.end - damage.begin:,} damaged bytes ({fault}): restore the "
                 "file from a copy."
             )
             self._add_lost(f"{name}.log", text, damage.first_offset, damage.next_offset)
@@ -219,7 +219,7 @@ class PartitionExam:
         is_whole = scan.end >= vouched.valid_bytes
         if vouched.valid_bytes > scan.size:
             text = (
-                f"expected {vouched.valid_bytes:,} bytes or more, found {scan.size:,}: it was cut."
+                f"expected {vouched.valid_bytes:,} bytes or more; found {scan.size:,}: it was cut."
             )
             if scan.next_offset < vouched.next_offset:
                 text += f" Offsets {scan.next_offset} to {vouched.next_offset - 1} are lost."
@@ -229,7 +229,7 @@ class PartitionExam:
         elif is_whole and not scan.holes and scan.prefix_sum != vouched.prefix_sum:
             text = (
                 "expected the offsets and lengths that were written up to byte "
-                f"{vouched.valid_bytes}, found others: restore the file from a copy."
+                f"{vouched.valid_bytes}; found others: restore the file from a copy."
             )
             self._add_lost(f"{name}.log", text, scan.base, vouched.next_offset)
         if is_whole or vouched.valid_bytes > scan.size:
@@ -240,14 +240,14 @@ class PartitionExam:
         end, rest = scan.end, scan.size - scan.end
         if following is None and end >= scan.vouched:
             text = (
-                f"expected whole batches, found {rest:,} torn bytes after byte {end} ({scan.fault}), from "
+                f"expected whole batches; found {rest:,} torn bytes after byte {end} ({scan.fault}), from "
                 f"offset {scan.next_offset} on: a write that a crash cut short, or damage to records that "
                 "were acknowledged; the next start cuts them off, and keeps them in a separate file"
             )
             self._add(Level.WARNING, f"{name}.log", text, partial(_cut, scan.next_offset, end))
             return
         text = (
-            f"expected whole batches up to byte {max(scan.vouched, scan.size)}, found at byte {end}: "
+            f"expected whole batches up to byte {max(scan.vouched, scan.size)}; found at byte {end}: "
             f"{scan.fault}; offsets from {scan.next_offset} on can't be read here: restore the file from "
             "a copy."
         )
@@ -264,7 +264,7 @@ class PartitionExam:
         except Exception:  # noqa: BLE001 - any content at all
             loaded = None
         if loaded is None:
-            text = "expected an index with its checksum, found another; the next start rebuilds it"
+            text = "expected an index with its checksum; found another; the next start rebuilds it"
             self._add(Level.WARNING, f"{name}.index", text, delete)
             return None
         return loaded[0], loaded[1]
@@ -307,7 +307,7 @@ class PartitionExam:
             if found is not None:
                 way = "commit" if found.is_commit else "abort"
                 text = (
-                    f"expected the {way} of the transaction of {found.id!r} from offset {began} on, found "
+                    f"expected the {way} of the transaction of {found.id!r} from offset {began} on; found "
                     "that it is lost"
                 )
                 self._report.add(Level.DAMAGE, self._path, text)
@@ -338,7 +338,7 @@ class PartitionExam:
         except Exception:  # noqa: BLE001 - any content at all
             restored = None
         if restored is None:
-            text = "expected producers with a checksum, found another; the next start reads the log"
+            text = "expected producers with a checksum; found another; the next start reads the log"
             self._add(Level.WARNING, "producers", text + " for them", delete)
         elif self._next_offset is not None and restored[1] > self._next_offset:
             text = f"it knows of offsets up to {restored[1]}, the log ends at {self._next_offset}: the "

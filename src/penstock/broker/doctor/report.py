@@ -93,7 +93,7 @@ class Report:
         try:
             work()
         except Exception as error:  # noqa: BLE001 - garbage must not end the examination
-            self.add(Level.DAMAGE, path, f"expected to read it, found {error!r}")
+            self.add(Level.DAMAGE, path, f"expected to read it; found {error!r}")
 
 
 def beginning(path: Path) -> str:

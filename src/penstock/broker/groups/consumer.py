@@ -209,7 +209,7 @@ class ConsumerGroups:
         if old.epoch != LEAVE_FOR_A_WHILE and not is_any_classic:
             raise RefusedError(
                 ErrorCode.UNRELEASED_INSTANCE_ID,
-                f"expected instance id {instance_id!r} to be free, found that member {old.id!r} "
+                f"expected instance id {instance_id!r} to be free; found that member {old.id!r} "
                 f"of group {group.id!r} has it; stop that one, or wait for its session to end",
             )
         del group.members[old.id]

@@ -143,13 +143,13 @@ class MixedGroups:
         if classic.members and classic.protocol_type != CONSUMERS:
             raise _RefusedError(
                 ErrorCode.GROUP_ID_NOT_FOUND,
-                f"expected a group of consumers, found {classic.id!r} with members of the type "
+                f"expected a group of consumers; found {classic.id!r} with members of the type "
                 f"{classic.protocol_type!r}; choose another group id",
             )
         if classic.members and not self._may_upgrade:
             raise _RefusedError(
                 ErrorCode.GROUP_ID_NOT_FOUND,
-                f"expected a consumer group, found {classic.id!r} with members of the classic "
+                f"expected a consumer group; found {classic.id!r} with members of the classic "
                 "protocol; stop them first, or permit upgrades (--migration-policy)",
             )
         group = ConsumerGroup(classic.id, classic.generation, classic.generation)
@@ -166,7 +166,7 @@ class MixedGroups:
             if assignment.user_data:
                 raise _RefusedError(
                     ErrorCode.UNSUPPORTED_VERSION,
-                    f"expected one of Kafka's own assignors in group {classic.id!r}, found one "
+                    f"expected one of Kafka's own assignors in group {classic.id!r}; found one "
                     "that sends members more than their partitions; change it first",
                 )
             member = _upgraded(one, said[one.id], classic.generation)

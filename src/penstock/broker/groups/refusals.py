@@ -83,7 +83,7 @@ def check_epoch(member: ConsumerMember, beat: Beat) -> None:
         return
     raise RefusedError(
         ErrorCode.FENCED_MEMBER_EPOCH,
-        f"expected member epoch {member.epoch} of member {member.id!r}, found {beat.epoch}; it "
+        f"expected member epoch {member.epoch} of member {member.id!r}; found {beat.epoch}; it "
         "must give up all partitions and join again",
     )
 
@@ -93,7 +93,7 @@ def check_instance(member: ConsumerMember, beat: Beat) -> None:
     if member.id != beat.member_id:
         raise RefusedError(
             ErrorCode.FENCED_INSTANCE_ID,
-            f"expected member id {member.id!r} for instance id {beat.instance_id!r}, found "
+            f"expected member id {member.id!r} for instance id {beat.instance_id!r}; found "
             f"{beat.member_id!r}: another one has taken its place",
         )
 
@@ -101,7 +101,7 @@ def check_instance(member: ConsumerMember, beat: Beat) -> None:
 def no_group(group_id: str) -> RefusedError:
     """There is no such group."""
     return RefusedError(
-        ErrorCode.GROUP_ID_NOT_FOUND, f"expected a consumer group, found {group_id!r}"
+        ErrorCode.GROUP_ID_NOT_FOUND, f"expected a consumer group; found {group_id!r}"
     )
 
 
@@ -109,5 +109,5 @@ def no_member(group_id: str, member_id: str) -> RefusedError:
     """The group has no such member."""
     return RefusedError(
         ErrorCode.UNKNOWN_MEMBER_ID,
-        f"expected a member of group {group_id!r}, found {member_id!r}; it must join again",
+        f"expected a member of group {group_id!r}; found {member_id!r}; it must join again",
     )

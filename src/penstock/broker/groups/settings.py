@@ -210,7 +210,7 @@ def _check_sessions(values: Mapping[str, str]) -> None:
         names = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
         session, beat = (int(values[one]) for one in names)
         if session <= beat:
-            raise SettingError(f"expected {names[0]} > {names[1]}, found {session} and {beat}")
+            raise SettingError(f"expected {names[0]} > {names[1]}; found {session} and {beat}")
 
 
 def validate_group(name: str, value: str | None) -> str:
@@ -221,7 +221,7 @@ def validate_group(name: str, value: str | None) -> str:
     """
     setting = GROUP_SETTINGS.get(name)
     if setting is None or value is None:
-        raise SettingError(f"expected a group setting with a value, found {name!r}: {value!r}")
+        raise SettingError(f"expected a group setting with a value; found {name!r}: {value!r}")
     if setting.is_fixed:
         if value.strip() != setting.default:
             raise SettingError(
@@ -239,7 +239,7 @@ def validate_group(name: str, value: str | None) -> str:
         return value
     if not value.strip().isdigit() or not setting.minimum <= int(value) <= setting.maximum:
         raise SettingError(
-            f"expected {name} from {setting.minimum} to {setting.maximum}, found {value!r}"
+            f"expected {name} from {setting.minimum} to {setting.maximum}; found {value!r}"
         )
     return str(int(value))
 
@@ -273,7 +273,7 @@ def groups_in(content: bytes) -> dict[str, dict[str, str]]:
     """
     groups = documents.load(content, PATH).get("groups")
     if not isinstance(groups, dict):
-        raise SetupError(f"expected groups' settings in {PATH}, found {content[:80]!r}; restore it")
+        raise SetupError(f"expected groups' settings in {PATH}; found {content[:80]!r}; restore it")
     return groups
 
 

@@ -64,7 +64,7 @@ def missing(call: Call, name: str) -> tuple[ErrorCode, str]:
     refused = call.broker.topics.refused.get(name)
     if refused is not None:
         return ErrorCode.KAFKA_STORAGE_ERROR, refused
-    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"expected a topic, found {name!r}"
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"expected a topic; found {name!r}"
 
 
 def hosted(call: Call, topic: str, partition: int) -> Hosted | None:

@@ -165,12 +165,12 @@ def _feature_fault(update: Fields, version: int) -> str | None:
     kinds = (UPGRADE, *DOWNGRADES)
     kind = update["upgrade_type"] if version >= UPGRADE_TYPE_FROM else UPGRADE
     if kind not in kinds:
-        return f"expected an upgrade type of {', '.join(map(str, kinds))} for {name}, found {kind}"
+        return f"expected an upgrade type of {', '.join(map(str, kinds))} for {name}; found {kind}"
     if name not in FEATURES:
-        return f"expected one of {', '.join(FEATURES)}, found {name!r}"
+        return f"expected one of {', '.join(FEATURES)}; found {name!r}"
     if level != FEATURES[name]:
         return (
-            f"expected level {FEATURES[name]} of {name}, found {level}; "
+            f"expected level {FEATURES[name]} of {name}; found {level}; "
             "this broker's features stay at the newest levels that it knows"
         )
     return None

@@ -24,7 +24,7 @@ def consumer_group_heartbeat(call: Call, fields: Fields) -> Fields:
     if group_id and fields["member_epoch"] == 0 and not broker.registry.claim(group_id, CONSUMER):
         return {
             "error_code": ErrorCode.GROUP_ID_NOT_FOUND,
-            "error_message": f"expected a consumer group, found that {group_id!r} is another kind "
+            "error_message": f"expected a consumer group; found that {group_id!r} is another kind "
             "of group and has members; stop them first, or choose another group id",
         }
     beat = Beat(
@@ -66,7 +66,7 @@ def _describe(call: Call, group_id: str) -> Fields:
     if group is None:
         return result | {
             "error_code": ErrorCode.GROUP_ID_NOT_FOUND if group_id else ErrorCode.INVALID_GROUP_ID,
-            "error_message": f"expected a consumer group, found {group_id!r}",
+            "error_message": f"expected a consumer group; found {group_id!r}",
             "group_state": "",
         }
     return result | {

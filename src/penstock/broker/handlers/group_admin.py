@@ -48,7 +48,7 @@ def _describe(call: Call, group_id: str) -> Fields:
         if call.version >= NOT_FOUND_FROM:
             result["error_code"] = ErrorCode.GROUP_ID_NOT_FOUND
             result["error_message"] = (
-                f"expected a group of the classic protocol, found {group_id!r}"
+                f"expected a group of the classic protocol; found {group_id!r}"
                 + (f", a {kind} group" if kind is not None else "")
             )
         return result

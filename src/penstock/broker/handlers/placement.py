@@ -124,7 +124,7 @@ def alter_partition_reassignments(call: Call, fields: Fields) -> Fields:
                 code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
             elif list(replicas) != [NODE_ID]:
                 code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
-                message = f"expected replicas [{NODE_ID}] (one broker), found {replicas[:10]}"
+                message = f"expected replicas [{NODE_ID}] (one broker); found {replicas[:10]}"
             parts.append({"partition_index": index, "error_code": code, "error_message": message})
         responses.append({"name": one["name"], "partitions": parts})
     return {"responses": responses}

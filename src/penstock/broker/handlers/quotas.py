@@ -79,7 +79,7 @@ def _value(change: Fields) -> float | None:
         return None
     value = float(change["value"])
     if not (value > 0 and math.isfinite(value)):
-        raise UserError(f"expected a limit above 0, found {value}")
+        raise UserError(f"expected a limit above 0; found {value}")
     return value
 
 

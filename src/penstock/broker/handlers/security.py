@@ -70,11 +70,11 @@ def describe_scram_credentials(call: Call, fields: Fields) -> Fields:
         result: Fields = {"user": name}
         if wanted.count(name) > 1:
             result |= _fault(
-                ErrorCode.DUPLICATE_RESOURCE, f"expected {name!r} once, found it twice"
+                ErrorCode.DUPLICATE_RESOURCE, f"expected {name!r} once; found it twice"
             )
         elif name not in known:
             result |= _fault(
-                ErrorCode.RESOURCE_NOT_FOUND, f"expected a user with SCRAM, found {name!r}"
+                ErrorCode.RESOURCE_NOT_FOUND, f"expected a user with SCRAM; found {name!r}"
             )
         else:
             result["credential_infos"] = [
@@ -130,11 +130,11 @@ def _change_fault(call: Call, change: Fields) -> Fields | None:
     if "salt" not in change:
         if call.broker.guard.users.has(name, mechanism):
             return None
-        return _fault(ErrorCode.RESOURCE_NOT_FOUND, f"expected {mechanism} of {name!r}, found none")
+        return _fault(ErrorCode.RESOURCE_NOT_FOUND, f"expected {mechanism} of {name!r}; found none")
     if not ITERATIONS_MIN <= change["iterations"] <= ITERATIONS_MAX:
         return _fault(
             ErrorCode.UNACCEPTABLE_CREDENTIAL,
-            f"expected {ITERATIONS_MIN} to {ITERATIONS_MAX} iterations, found "
+            f"expected {ITERATIONS_MIN} to {ITERATIONS_MAX} iterations; found "
             f"{change['iterations']}",
         )
     if not change["salt"] or not change["salted_password"]:

@@ -48,7 +48,7 @@ def _group_fault(call: Call, group_id: str, *, joins: bool = False) -> Fields | 
         return None
     return {
         "error_code": ErrorCode.GROUP_ID_NOT_FOUND,
-        "error_message": f"expected a share group, found {group_id!r}, a {kind} group",
+        "error_message": f"expected a share group; found {group_id!r}, a {kind} group",
     }
 
 
@@ -105,7 +105,7 @@ def _no_group(call: Call, group_id: str) -> Fields | None:
         return None
     return {
         "error_code": ErrorCode.GROUP_ID_NOT_FOUND,
-        "error_message": f"expected a share group, found none named {group_id!r}",
+        "error_message": f"expected a share group; found none named {group_id!r}",
     }
 
 
@@ -151,7 +151,7 @@ def _describe(call: Call, group_id: str) -> Fields:
         return result | {
             "group_state": "",
             "error_code": ErrorCode.GROUP_ID_NOT_FOUND,
-            "error_message": f"expected a share group, found none named {group_id!r}",
+            "error_message": f"expected a share group; found none named {group_id!r}",
         }
 
     def member(one: ShareMember) -> Fields:

@@ -34,7 +34,7 @@ def create_topics(call: Call, fields: Fields) -> Fields:
         try:
             if names.count(wanted["name"]) > 1:
                 raise _RefusedError(
-                    ErrorCode.INVALID_REQUEST, "expected each topic once in a request, found two"
+                    ErrorCode.INVALID_REQUEST, "expected each topic once in a request; found two"
                 )
             result |= _create(call, wanted, dry_run=fields.get("validate_only", False))
         except _RefusedError as refused:
@@ -53,7 +53,7 @@ def _create(call: Call, wanted: Fields, *, dry_run: bool) -> Fields:
     if topics.is_taken(name):
         raise _RefusedError(
             ErrorCode.TOPIC_ALREADY_EXISTS,
-            f"expected a new topic, found that {name!r} already exists",
+            f"expected a new topic; found that {name!r} already exists",
         )
     try:
         settings = {one["name"]: validate(one["name"], one["value"]) for one in wanted["configs"]}
@@ -72,7 +72,7 @@ def _create(call: Call, wanted: Fields, *, dry_run: bool) -> Fields:
         raise _RefusedError(ErrorCode.INVALID_PARTITIONS, str(error)) from None
     except OSError as error:
         raise _RefusedError(
-            ErrorCode.KAFKA_STORAGE_ERROR, f"expected room, found {error}"
+            ErrorCode.KAFKA_STORAGE_ERROR, f"expected room; found {error}"
         ) from None
     return result
 
@@ -84,18 +84,18 @@ def _partition_count(call: Call, wanted: Fields) -> int:
         if indexes != list(range(len(indexes))) or count not in {-1, len(indexes)}:
             raise _RefusedError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"expected partitions numbered from 0 on, found {indexes[:10]}",
+                f"expected partitions numbered from 0 on; found {indexes[:10]}",
             )
         return len(indexes)
     wrong_factor = _RefusedError(
         ErrorCode.INVALID_REPLICATION_FACTOR,
-        f"expected a replication factor of 1 (there is one broker), found {factor}",
+        f"expected a replication factor of 1 (there is one broker); found {factor}",
     )
     if factor < -1 or factor == 0:
         raise wrong_factor
     if count < -1 or count == 0:
         raise _RefusedError(
-            ErrorCode.INVALID_PARTITIONS, f"expected 1 partition or more, found {count}"
+            ErrorCode.INVALID_PARTITIONS, f"expected 1 partition or more; found {count}"
         )
     if factor > 1:
         raise wrong_factor
@@ -111,7 +111,7 @@ async def delete_topics(call: Call, fields: Fields) -> Fields:
     for one in wanted:
         topic = topic_of(call, one)
         if topic is None:
-            code, text = ErrorCode.UNKNOWN_TOPIC_ID, "expected a topic of that id, found none"
+            code, text = ErrorCode.UNKNOWN_TOPIC_ID, "expected a topic of that id; found none"
             if one.get("name") is not None:
                 code, text = missing(call, one["name"])
             results.append({**one, "error_code": code, "error_message": text})
@@ -147,7 +147,7 @@ def _grow(call: Call, wanted: Fields, *, dry_run: bool) -> None:
     count, present = wanted["count"], len(topic.partitions)
     if count <= present:
         raise _RefusedError(
-            ErrorCode.INVALID_PARTITIONS, f"expected more than {present} partitions, found {count}"
+            ErrorCode.INVALID_PARTITIONS, f"expected more than {present} partitions; found {count}"
         )
     try:
         if dry_run:
@@ -158,7 +158,7 @@ def _grow(call: Call, wanted: Fields, *, dry_run: bool) -> None:
         raise _RefusedError(ErrorCode.INVALID_PARTITIONS, str(error)) from None
     except OSError as error:
         raise _RefusedError(
-            ErrorCode.KAFKA_STORAGE_ERROR, f"expected room, found {error}"
+            ErrorCode.KAFKA_STORAGE_ERROR, f"expected room; found {error}"
         ) from None
 
 

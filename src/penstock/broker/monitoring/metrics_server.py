@@ -71,7 +71,7 @@ class MetricsServer:
         host, port = split_address(listen)
         if not (host == "localhost" or is_remote_allowed or ip_address(host).is_loopback):
             raise SetupError(
-                f"expected a loopback address for metrics, found {host!r}; clients are not "
+                f"expected a loopback address for metrics; found {host!r}; clients are not "
                 "authenticated there: pass --allow-remote if everyone who can reach it may read them"
             )
         try:
@@ -80,7 +80,7 @@ class MetricsServer:
             )
         except OSError as error:
             raise SetupError(
-                f"expected to serve metrics on {listen}, found: {error.strerror or error}; choose "
+                f"expected to serve metrics on {listen}; found: {error.strerror or error}; choose "
                 "another address with --metrics"
             ) from None
         self.address = host, self._server.sockets[0].getsockname()[1]

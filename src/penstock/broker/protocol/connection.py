@@ -169,7 +169,7 @@ class Connection(asyncio.BufferedProtocol):
             )
         except (OSError, asyncio.CancelledError) as error:  # TLS's errors are OSErrors
             reason = "that it gave way" if isinstance(error, asyncio.CancelledError) else error
-            _log.info("closed %s: expected a TLS handshake, found: %s", self.peer, reason)
+            _log.info("closed %s: expected a TLS handshake; found: %s", self.peer, reason)
             self.connection_lost(None)
 
     def _trust_certificate(self, encrypted: ssl.SSLObject) -> None:
@@ -328,7 +328,7 @@ class Connection(asyncio.BufferedProtocol):
         size = _LENGTH.unpack_from(self._buffer, self._start)[0]
         if not HEADER_BYTES_MIN <= size <= self._frame_bytes_max:
             raise ProtocolError(
-                f"expected a request of {HEADER_BYTES_MIN} to {self._frame_bytes_max} bytes, found "
+                f"expected a request of {HEADER_BYTES_MIN} to {self._frame_bytes_max} bytes; found "
                 f"a length of {size}; the peer does not speak Kafka's protocol, sends too much, or "
                 "is not configured to log in"
             )

@@ -113,7 +113,7 @@ class Dispatcher:
             self._handle(connection, frame)
         except (struct.error, IndexError, UnicodeDecodeError) as error:
             raise ProtocolError(
-                f"expected a whole request in {len(frame)} bytes, found that it ends early or "
+                f"expected a whole request in {len(frame)} bytes; found that it ends early or "
                 f"holds no valid text ({error})"
             ) from None
 
@@ -126,7 +126,7 @@ class Dispatcher:
             self._stir()
         at = _HEAD.size + max(client_size, 0)
         if at > len(frame):
-            raise ProtocolError(f"expected a client id of {client_size} bytes, found fewer")
+            raise ProtocolError(f"expected a client id of {client_size} bytes; found fewer")
         quotas = self._broker.guard.quotas
         if not quotas.is_on:
             self._dispatch(connection, frame, at, key, version, corr)
@@ -156,7 +156,7 @@ class Dispatcher:
             return
         if len(frame) > MESSAGE_BYTES_MAX:
             raise ProtocolError(
-                f"expected a request of at most {MESSAGE_BYTES_MAX} bytes (Produce may be larger), "
+                f"expected a request of at most {MESSAGE_BYTES_MAX} bytes (Produce may be larger); "
                 f"found {len(frame)}"
             )
         if key == FETCH and FETCH_VERSIONS[0] <= version <= FETCH_VERSIONS[1]:
@@ -188,7 +188,7 @@ class Dispatcher:
                 slot.send(_frame(key, 0, corr, fields))
                 return
             raise ProtocolError(
-                f"expected a request that was advertised, found {messages.api_name(key)} version "
+                f"expected a request that was advertised; found {messages.api_name(key)} version "
                 f"{version} from client {client_id!r}"
             )
         codec = messages.request_codec(key, version)

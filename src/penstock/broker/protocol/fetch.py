@@ -110,7 +110,7 @@ def parse(frame: memoryview, at: int, version: int) -> Request:
         partitions, at = read_count(frame, at, flexible=flexible)
         total += partitions
         if total > ELEMENTS_MAX:
-            raise ProtocolError(f"expected at most {ELEMENTS_MAX} partitions, found more")
+            raise ProtocolError(f"expected at most {ELEMENTS_MAX} partitions; found more")
         wanted = []
         for _ in range(partitions):
             one, at = _parse_wanted(frame, at, version)
@@ -125,11 +125,11 @@ def parse(frame: memoryview, at: int, version: int) -> Request:
 def _parse_name(frame: memoryview, at: int, version: int) -> tuple[bytes, int]:
     if version >= TOPIC_IDS_FROM:
         if at + 16 > len(frame):
-            raise ProtocolError("expected a topic's id, found that the request ends")
+            raise ProtocolError("expected a topic's id; found that the request ends")
         return bytes(frame[at : at + 16]), at + 16
     name, at = read_text(frame, at, flexible=version >= FLEXIBLE_FROM)
     if name is None:
-        raise ProtocolError("expected a topic's name, found null")
+        raise ProtocolError("expected a topic's name; found null")
     return name, at
 
 
@@ -143,7 +143,7 @@ def _parse_rest(frame: memoryview, at: int, version: int) -> list[Key]:
             name, at = _parse_name(frame, at, version)
             partitions, at = read_count(frame, at, flexible=flexible)
             if len(forgotten) + partitions > ELEMENTS_MAX:
-                raise ProtocolError(f"expected at most {ELEMENTS_MAX} partitions, found more")
+                raise ProtocolError(f"expected at most {ELEMENTS_MAX} partitions; found more")
             indexes = struct.unpack_from(f">{partitions}i", frame, at)
             forgotten += [(name, index) for index in indexes]
             at += 4 * partitions
@@ -154,7 +154,7 @@ def _parse_rest(frame: memoryview, at: int, version: int) -> list[Key]:
     if flexible:
         at = skip_tags(frame, at)
     if at > len(frame):
-        raise ProtocolError(f"expected a request of {at} bytes, found {len(frame)}")
+        raise ProtocolError(f"expected a request of {at} bytes; found {len(frame)}")
     return forgotten
 
 

@@ -24,7 +24,7 @@ def skip_tags(frame: memoryview, at: int) -> int:
         size, at = read_unsigned_varint(frame, at)
         at += size
         if at > len(frame):
-            raise ProtocolError("expected tagged fields within the request, found that it ends")
+            raise ProtocolError("expected tagged fields within the request; found that it ends")
     return at
 
 
@@ -38,7 +38,7 @@ def read_count(frame: memoryview, at: int, *, flexible: bool) -> tuple[int, int]
         at += 4
     if count > len(frame) - at:
         raise ProtocolError(
-            f"expected at most {len(frame) - at} elements, found a count of {count}"
+            f"expected at most {len(frame) - at} elements; found a count of {count}"
         )
     return max(count, 0), at
 
@@ -55,7 +55,7 @@ def read_text(frame: memoryview, at: int, *, flexible: bool) -> tuple[bytes | No
     if size < 0:
         return None, at
     if at + size > len(frame):
-        raise ProtocolError(f"expected a text of {size} bytes, found {len(frame) - at}")
+        raise ProtocolError(f"expected a text of {size} bytes; found {len(frame) - at}")
     return bytes(frame[begin : at + size]), at + size
 
 

@@ -113,11 +113,11 @@ def parse(frame: memoryview, at: int, version: int) -> tuple[int, str | None, Re
         else:
             name, at = read_text(frame, at, flexible=flexible)
         if name is None:
-            raise ProtocolError("expected a topic's name, found null")
+            raise ProtocolError("expected a topic's name; found null")
         partitions, at = read_count(frame, at, flexible=flexible)
         total += partitions
         if total > ELEMENTS_MAX:
-            raise ProtocolError(f"expected at most {ELEMENTS_MAX} partitions, found more")
+            raise ProtocolError(f"expected at most {ELEMENTS_MAX} partitions; found more")
         parts = []
         for _ in range(partitions):
             part, at = _parse_part(frame, at, flexible=flexible)
@@ -143,7 +143,7 @@ def _parse_part(frame: memoryview, at: int, *, flexible: bool) -> tuple[Part, in
         size = _INT32.unpack_from(frame, at)[0]
         at += 4
     if size > len(frame) - at:
-        raise ProtocolError(f"expected {size} bytes of records, found {len(frame) - at}")
+        raise ProtocolError(f"expected {size} bytes of records; found {len(frame) - at}")
     records = frame[at : at + size] if size >= 0 else None
     at += max(size, 0)
     if flexible:
@@ -328,7 +328,7 @@ class ProduceApi:
             slot.send(())
             if any(part.code for _, parts in request for part in parts):
                 raise ProtocolError(
-                    "expected batches that can be appended (acks=0, so closing is the only answer), "
+                    "expected batches that can be appended (acks=0, so closing is the only answer); "
                     f"found: {next(p.message or p.code for _, ps in request for p in ps if p.code)}"
                 )
             return
@@ -429,12 +429,12 @@ class ProduceApi:
         if records is None:
             part.code, part.message = (
                 ErrorCode.INVALID_RECORD,
-                "expected a record batch, found null",
+                "expected a record batch; found null",
             )
             return
         if version < ZSTD_FROM and _is_zstd(records):
             part.code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
-            part.message = f"expected zstd in version {ZSTD_FROM} or later, found version {version}"
+            part.message = f"expected zstd in version {ZSTD_FROM} or later; found version {version}"
             return
         is_transactional = writer is not None and _is_transactional(records)
         try:
@@ -445,7 +445,7 @@ class ProduceApi:
                 if fault is not None:
                     part.code = fault
                     part.message = (
-                        f"expected a partition of the producer's transaction, found {fault.name}"
+                        f"expected a partition of the producer's transaction; found {fault.name}"
                     )
                     return
             if self.contracts.holds(hosted.topic):

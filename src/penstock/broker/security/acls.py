@@ -129,17 +129,17 @@ def acl_fault(acl: Acl) -> str | None:
         known = ", ".join(one.name for one in SUPPORTED)
         return f"expected a resource type of {known}; found {acl.resource_type.name}"
     if acl.operation not in {Operation.ALL, *SUPPORTED[acl.resource_type]}:
-        return f"expected an operation of {acl.resource_type.name}, found {acl.operation.name}"
+        return f"expected an operation of {acl.resource_type.name}; found {acl.operation.name}"
     if acl.pattern not in {PatternType.LITERAL, PatternType.PREFIXED}:
-        return f"expected a LITERAL or PREFIXED pattern, found {acl.pattern.name}"
+        return f"expected a LITERAL or PREFIXED pattern; found {acl.pattern.name}"
     if acl.permission not in {Permission.ALLOW, Permission.DENY}:
-        return f"expected ALLOW or DENY, found {acl.permission.name}"
+        return f"expected ALLOW or DENY; found {acl.permission.name}"
     if not kind or not who:
-        return f"expected a principal such as User:ann, found {acl.principal!r}"
+        return f"expected a principal such as User:ann; found {acl.principal!r}"
     if not all(texts) or max(map(len, texts)) > TEXT_CHARACTERS_MAX:
         return f"expected a name, principal and host of 1 to {TEXT_CHARACTERS_MAX} characters"
     if acl.resource_type is ResourceType.CLUSTER and acl.name not in {CLUSTER_NAME, ANY_NAME}:
-        return f"expected the cluster's name, {CLUSTER_NAME}, found {acl.name!r}"
+        return f"expected the cluster's name, {CLUSTER_NAME}; found {acl.name!r}"
     return None
 
 

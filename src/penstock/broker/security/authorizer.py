@@ -69,7 +69,7 @@ class Authorizer:
             self.acls.replace([_read(one) for one in found or ()])
         except (KeyError, TypeError, ValueError) as error:
             raise SetupError(
-                f"expected access control lists in {str(self._file.path)!r}, found: {error!r}; "
+                f"expected access control lists in {str(self._file.path)!r}; found: {error!r}; "
                 "restore the file"
             ) from None
         self._is_on |= found is not None
@@ -138,7 +138,7 @@ class Authorizer:
             changed = change(known)
             if len(changed) > max(ACLS_MAX, len(known)):
                 raise LimitError(
-                    f"expected at most {ACLS_MAX} rules, found {len(changed)}; use prefixes, or "
+                    f"expected at most {ACLS_MAX} rules; found {len(changed)}; use prefixes, or "
                     "remove some"
                 )
             if changed == known:

@@ -68,7 +68,7 @@ class SecurityFile:
             found = content[self._section]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise SetupError(
-                f"expected {self._section} in {str(self.path)!r}, found: {error}; restore the file "
+                f"expected {self._section} in {str(self.path)!r}; found: {error}; restore the file "
                 "from a backup, or remove it and enter them again"
             ) from None
         self._stamp = stamp
@@ -83,7 +83,7 @@ class SecurityFile:
             lock = os.open(self.path.parent / "LOCK", flags, 0o600)
         except OSError as error:
             raise SetupError(
-                f"expected to write to {str(self.path.parent)!r}, found: {error.strerror}"
+                f"expected to write to {str(self.path.parent)!r}; found: {error.strerror}"
             ) from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -48,7 +48,7 @@ def subject_of(certificate: bytes) -> str:
         _, subject, _ = _element(signed, at)
         parts = ["+".join(_attribute(one) for one in _elements(rdn)) for rdn in _elements(subject)]
     except (IndexError, UnicodeDecodeError) as error:
-        raise ProtocolError(f"expected a certificate in DER, found other bytes ({error})") from None
+        raise ProtocolError(f"expected a certificate in DER; found other bytes ({error})") from None
     return ",".join(reversed(parts))
 
 

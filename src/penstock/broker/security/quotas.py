@@ -56,7 +56,7 @@ def entity_of(names: Mapping[str, str | None]) -> Entity:
         UserError: a type or a name makes no sense.
     """
     if not names or set(names) - {USER, CLIENT}:
-        raise UserError(f"expected an entity of {USER} and {CLIENT}, found {sorted(names)}")
+        raise UserError(f"expected an entity of {USER} and {CLIENT}; found {sorted(names)}")
     for name in names.values():
         if name is not None and not 0 < len(name) <= NAME_CHARACTERS_MAX:
             raise UserError(f"expected a name of 1 to {NAME_CHARACTERS_MAX} characters")
@@ -122,7 +122,7 @@ class Quotas:
             }
         except (AttributeError, KeyError, TypeError, ValueError, UserError) as error:
             raise SetupError(
-                f"expected quotas in {str(self._file.path)!r}, found: {error!r}; restore the file"
+                f"expected quotas in {str(self._file.path)!r}; found: {error!r}; restore the file"
             ) from None
         self._buckets.clear()
 

@@ -122,12 +122,12 @@ class SaslSession:
         if api_key in _ALLOWED:
             if self.principal is None and size > UNAUTHENTICATED_FRAME_BYTES_MAX:
                 raise ProtocolError(
-                    f"expected at most {UNAUTHENTICATED_FRAME_BYTES_MAX} bytes before the log-in, "
+                    f"expected at most {UNAUTHENTICATED_FRAME_BYTES_MAX} bytes before the log-in; "
                     f"found {size}"
                 )
         elif self._state is not State.DONE:
             raise ProtocolError(
-                "expected a log-in (SaslHandshake, SaslAuthenticate), found "
+                "expected a log-in (SaslHandshake, SaslAuthenticate); found "
                 f"{messages.api_name(api_key)}: the client is not configured for SASL"
             )
         elif self._expires_s and now_s >= self._expires_s:
@@ -140,7 +140,7 @@ class SaslSession:
             ProtocolError: one is under way.
         """
         if self._state is State.CHOSEN:
-            raise ProtocolError("expected SaslAuthenticate after SaslHandshake, found another one")
+            raise ProtocolError("expected SaslAuthenticate after SaslHandshake; found another one")
         if mechanism not in self.mechanisms:
             return False
         self._mechanism = mechanism

@@ -54,7 +54,7 @@ class Users:
             }
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise SetupError(
-                f"expected users in {str(self._file.path)!r}, found: {error!r}; restore the file"
+                f"expected users in {str(self._file.path)!r}; found: {error!r}; restore the file"
             ) from None
 
     def refresh(self) -> None:
@@ -164,7 +164,7 @@ def name_fault(user: str) -> str | None:
     """The fault of a user's name; None if it is valid."""
     if user and len(user.encode()) <= NAME_BYTES_MAX and user.isprintable():
         return None
-    return f"expected a user's name of 1 to {NAME_BYTES_MAX} printable bytes, found {user!r}"
+    return f"expected a user's name of 1 to {NAME_BYTES_MAX} printable bytes; found {user!r}"
 
 
 def _write(credential: Credential) -> dict[str, Any]:

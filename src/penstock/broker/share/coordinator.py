@@ -143,12 +143,12 @@ class ShareGroups:
         if group is None or member is None:
             return Answer(
                 ErrorCode.UNKNOWN_MEMBER_ID,
-                message=f"expected a member of {beat.group_id!r}, found {beat.member_id!r}",
+                message=f"expected a member of {beat.group_id!r}; found {beat.member_id!r}",
             )
         if beat.epoch not in {member.epoch, member.previous_epoch}:
             return Answer(
                 ErrorCode.FENCED_MEMBER_EPOCH,
-                message=f"expected epoch {member.epoch}, found {beat.epoch}",
+                message=f"expected epoch {member.epoch}; found {beat.epoch}",
             )
         if beat.epoch != member.epoch:
             member.sent = None  # the last answer was lost
@@ -160,9 +160,9 @@ class ShareGroups:
 
     def _join(self, now_ms: int, session_ms: int, group: ShareGroup | None, beat: Beat) -> Answer:
         if not beat.topics:
-            return Answer(ErrorCode.INVALID_REQUEST, message="expected topics, found none")
+            return Answer(ErrorCode.INVALID_REQUEST, message="expected topics; found none")
         if beat.rack == "":
-            return Answer(ErrorCode.INVALID_REQUEST, message="expected a rack, found an empty name")
+            return Answer(ErrorCode.INVALID_REQUEST, message="expected a rack; found an empty name")
         if group is None:
             if len(self._groups) >= GROUPS_MAX:
                 return Answer(ErrorCode.COORDINATOR_NOT_AVAILABLE)

@@ -100,11 +100,11 @@ class Letters:
     def _topic(self, name: str) -> tuple[Topic | None, str]:
         topic = self.topics.get(name)
         if not name.startswith(PREFIX):
-            return None, f"expected a topic whose name begins with {PREFIX!r}, found {name!r}"
+            return None, f"expected a topic whose name begins with {PREFIX!r}; found {name!r}"
         if topic is None:
             if name in self.topics.refused:
                 raise StorageError(self.topics.refused[name])
-            return None, f"expected the topic {name!r}, found none"
+            return None, f"expected the topic {name!r}; found none"
         if not topic.config.takes_dead_letters:
             return None, f"expected {ENABLE}=true of topic {name!r}"
         return topic, ""
@@ -152,7 +152,7 @@ class Letters:
             target.log.append(_batch(held, letter, source, now_ms), now_ms)
         except AppendError as error:
             if source is None or error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-                raise StorageError(f"expected to append a dead letter, found: {error}") from error
+                raise StorageError(f"expected to append a dead letter; found: {error}") from error
             target.log.append(_batch(held, letter, None, now_ms), now_ms)  # too large to be copied
 
 

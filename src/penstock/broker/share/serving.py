@@ -117,7 +117,7 @@ def _acquire(shares: Shares, held: Held, wanted: Wanted, found: Portion) -> bool
         is_strict=wanted.is_strict,
     )
     if not heads:
-        raise StorageError(f"expected a batch at offset {offset} of {log.directory}, found none")
+        raise StorageError(f"expected a batch at offset {offset} of {log.directory}; found none")
     if not found.acquired:
         return False
     found.records = _cut(buffer, heads, found.acquired[0].first, found.acquired[-1].last)

@@ -215,5 +215,5 @@ def _others(header: Header, error: Exception) -> AppendError:
     """What refuses a batch that isn't what its header says."""
     return AppendError(
         ErrorCode.INVALID_RECORD,
-        f"expected {header.record_count} records, found others ({error})",
+        f"expected {header.record_count} records; found others ({error})",
     )

@@ -83,7 +83,7 @@ class DataLock:
             self._file = os.open(data / FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise SetupError(
-                f"expected a directory to write to, found {str(data)!r}: {error.strerror}; "
+                f"expected a directory to write to; found {str(data)!r}: {error.strerror}; "
                 "choose another one with --data"
             ) from None
         import asyncio  # commands only look who has the lock
@@ -98,7 +98,7 @@ class DataLock:
                     self.release()
                     owner = owner_of(data)
                     raise SetupError(
-                        f"expected {str(data)!r} to be free, found that process "
+                        f"expected {str(data)!r} to be free; found that process "
                         f"{owner.pid if owner else '?'} serves it; stop that process or choose another "
                         "directory with --data"
                     ) from None

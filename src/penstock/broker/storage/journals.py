@@ -41,7 +41,7 @@ def lost_files(has: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
     """
     for path, held in JOURNALS.items():
         if not has(path):
-            yield path, f"expected a journal, found none; {held} are lost if there were any"
+            yield path, f"expected a journal; found none; {held} are lost if there were any"
     for path, (said, then) in DOCUMENTS.items():
         if not has(path):
-            yield path, f"expected a document that says {said}, found none; {then}"
+            yield path, f"expected a document that says {said}; found none; {then}"

@@ -73,7 +73,7 @@ class Room:
         """Why records are refused."""
         return (
             f"expected at least {self.reserve_bytes} bytes free for {self._data} "
-            f"(log.min.free.bytes), found {self.free_bytes}; free space on the disk, delete topics, "
+            f"(log.min.free.bytes); found {self.free_bytes}; free space on the disk, delete topics, "
             "or lower their retention"
         )
 

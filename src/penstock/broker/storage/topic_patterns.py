@@ -26,7 +26,7 @@ def matching(pattern: str, names: Iterable[str]) -> frozenset[str]:
     """
     if len(pattern) > PATTERN_CHARACTERS_MAX:
         raise UserError(
-            f"expected a regular expression of at most {PATTERN_CHARACTERS_MAX} characters, found "
+            f"expected a regular expression of at most {PATTERN_CHARACTERS_MAX} characters; found "
             f"{len(pattern)}"
         )
     import pyarrow as pa
@@ -41,6 +41,6 @@ def matching(pattern: str, names: Iterable[str]) -> frozenset[str]:
         ).to_pylist()
     except pa.ArrowInvalid as error:
         raise UserError(
-            f"expected a regular expression (RE2's syntax), found {pattern!r}: {error}"
+            f"expected a regular expression (RE2's syntax); found {pattern!r}: {error}"
         ) from None
     return frozenset(name for name, is_match in zip(candidates, found, strict=True) if is_match)

@@ -407,9 +407,9 @@ def validate(name: str, value: str | None) -> str:
     """
     setting = TOPIC_SETTINGS.get(name)
     if setting is None:
-        raise SettingError(f"expected a topic setting, found {name!r}")
+        raise SettingError(f"expected a topic setting; found {name!r}")
     if value is None:
-        raise SettingError(f"expected a value for {name}, found null")
+        raise SettingError(f"expected a value for {name}; found null")
     if setting.is_fixed:
         if value.strip().lower() != setting.default.lower():
             raise SettingError(
@@ -433,15 +433,15 @@ def validate(name: str, value: str | None) -> str:
             if value:
                 setting.check(value)
         except (ValueError, PenstockError) as error:
-            raise SettingError(f"expected {name} to make sense, found {value!r}: {error}") from None
+            raise SettingError(f"expected {name} to make sense; found {value!r}: {error}") from None
         return value
     try:
         number = float(value) if setting.kind == DOUBLE else int(value)
     except ValueError:
-        raise SettingError(f"expected a number for {name}, found {value!r}") from None
+        raise SettingError(f"expected a number for {name}; found {value!r}") from None
     if not setting.minimum <= number <= setting.maximum:
         raise SettingError(
-            f"expected {name} from {setting.minimum} to {setting.maximum}, found {number}"
+            f"expected {name} from {setting.minimum} to {setting.maximum}; found {number}"
         )
     return str(number)
 

@@ -94,9 +94,9 @@ class Topic:
 def name_fault(name: str) -> str | None:
     """The fault of a topic's name; None if it is valid."""
     if not name or len(name) > NAME_CHARACTERS_MAX or name in {".", ".."}:
-        return f"expected a name of 1 to {NAME_CHARACTERS_MAX} characters, found {name!r}"
+        return f"expected a name of 1 to {NAME_CHARACTERS_MAX} characters; found {name!r}"
     if not _NAME.fullmatch(name):
-        return f"expected only letters, digits, '.', '_' and '-' in a name, found {name!r}"
+        return f"expected only letters, digits, '.', '_' and '-' in a name; found {name!r}"
     return None
 
 
@@ -107,7 +107,7 @@ def described(name: str, content: bytes | None) -> tuple[Topic, int]:
         CorruptError: they say nothing, or there are none.
     """
     path = f"topics/{name}/topic.json"
-    fault = f"expected a topic's description in {path}, found none"
+    fault = f"expected a topic's description in {path}; found none"
     try:
         if content is not None:
             fields = documents.load(content, path)
@@ -119,7 +119,7 @@ def described(name: str, content: bytes | None) -> tuple[Topic, int]:
     except SetupError as error:
         fault = str(error)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        fault = f"expected a topic's description in {path}, found {content!r:.80} ({error!r})"
+        fault = f"expected a topic's description in {path}; found {content!r:.80} ({error!r})"
     raise CorruptError(
         f"{fault}. The topic isn't served: restore the file, or move the topic's directory away, and "
         "start the broker again"
@@ -276,11 +276,11 @@ class Topics:
             raise LimitError(f"expected at most {TOPICS_MAX} topics; delete one first")
         if in_topic > PARTITIONS_PER_TOPIC_MAX:
             raise LimitError(
-                f"expected up to {PARTITIONS_PER_TOPIC_MAX} partitions in a topic, found {in_topic}"
+                f"expected up to {PARTITIONS_PER_TOPIC_MAX} partitions in a topic; found {in_topic}"
             )
         if self.partition_count + partitions > PARTITIONS_MAX:
             raise LimitError(
-                f"expected at most {PARTITIONS_MAX} partitions in all, found "
+                f"expected at most {PARTITIONS_MAX} partitions in all; found "
                 f"{self.partition_count} and {partitions} more; delete a topic first"
             )
 
@@ -342,7 +342,7 @@ class Topics:
         self.partition_count -= len(topic.partitions)
         topic.is_deleted = True
         for hosted in topic.partitions:
-            hosted.log.failure = f"expected a topic, found that {topic.name} was deleted"
+            hosted.log.failure = f"expected a topic; found that {topic.name} was deleted"
             hosted.wake()
 
     def discard(self, topic: Topic, *, keeps_name: bool = False) -> None:
@@ -396,4 +396,4 @@ class Topics:
             try:
                 hosted.log.close()
             except (OSError, StorageError) as error:  # the others are closed in order all the same
-                _log.error("expected to close %s in order, found: %s", hosted.log.directory, error)
+                _log.error("expected to close %s in order; found: %s", hosted.log.directory, error)

@@ -77,13 +77,13 @@ class ArrowObjects:
         parts = urlsplit(uri)
         if len(parts.scheme) < 2:
             raise SetupError(
-                "expected a URI such as s3://bucket/prefix or file:///srv/tier, found "
+                "expected a URI such as s3://bucket/prefix or file:///srv/tier; found "
                 f"{parts.path!r}"
             )
         options = parse_qs(parts.query)
         if "@" in parts.netloc or any(_SECRETS.search(one) for one in options):
             raise SetupError(
-                "expected a tier's URI without credentials, found some; set them in the "
+                "expected a tier's URI without credentials; found some; set them in the "
                 "environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)"
             )
         self.shown = f"{parts.scheme}://{parts.netloc}{parts.path}"
@@ -92,7 +92,7 @@ class ArrowObjects:
         self._options = {name: values[-1] for name, values in options.items()}
         if parts.scheme == "s3" and self._options.keys() - _OPTIONS:
             raise SetupError(
-                f"expected only the options {', '.join(sorted(_OPTIONS))} in {self.shown}?…, "
+                f"expected only the options {', '.join(sorted(_OPTIONS))} in {self.shown}?…; "
                 f"found {', '.join(sorted(self._options))}"
             )
         self._lock = threading.Lock()
@@ -107,7 +107,7 @@ class ArrowObjects:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise SetupError(
-                f"expected a directory for the tier, found {str(path)!r}: {error.strerror}"
+                f"expected a directory for the tier; found {str(path)!r}: {error.strerror}"
             ) from None
 
     def _open(self) -> tuple[arrow_fs.FileSystem, str]:
@@ -163,7 +163,7 @@ class ArrowObjects:
             raise
         except Exception as error:
             raise OSError(
-                errno.EIO, f"expected to {doing} {name} in {self.shown}, found: {error}"
+                errno.EIO, f"expected to {doing} {name} in {self.shown}; found: {error}"
             ) from error
 
     def put(self, name: str, pieces: Iterable[bytes]) -> None:
@@ -187,7 +187,7 @@ class ArrowObjects:
             and not fs.get_file_info(root).is_file
             and not Path(root).is_dir()
         ):
-            raise FileNotFoundError(errno.ENOENT, f"expected the directory {root}, found none")
+            raise FileNotFoundError(errno.ENOENT, f"expected the directory {root}; found none")
 
     def get(self, name: str, at: int, size: int) -> bytes:
         """See `Objects`."""

@@ -203,7 +203,7 @@ class Cache:
             else:
                 self.hits += not held
                 return found, held
-        raise StorageError("expected an answer from the tier, found that it needs ever more of it")
+        raise StorageError("expected an answer from the tier; found that it needs ever more of it")
 
     @property
     def is_failing(self) -> bool:
@@ -299,11 +299,11 @@ class Cache:
         except OSError as error:
             self._failed_at_s = loop.time()
             self._is_failing = True
-            self._fail(done, f"expected to read the tier, found: {error}")
+            self._fail(done, f"expected to read the tier; found: {error}")
         except StorageError as error:  # this object's fault, not the store's
             self._fail(done, str(error))
         except BaseException as error:
-            done.set_exception(StorageError(f"expected to read the tier, found: {error!r}"))
+            done.set_exception(StorageError(f"expected to read the tier; found: {error!r}"))
             raise
         finally:
             for one in run:
@@ -336,7 +336,7 @@ class Cache:
             return []  # its index was given up meanwhile; the question is asked again
         if len(data) != size:
             raise StorageError(
-                f"expected {size} bytes of {remote.name} in the store, found {len(data)}; it has "
+                f"expected {size} bytes of {remote.name} in the store; found {len(data)}; it has "
                 "lost a part of the object: restore it"
             )
         blocks = []
@@ -344,7 +344,7 @@ class Cache:
             part = data[place * CHUNK_BYTES : (place + 1) * CHUNK_BYTES]
             if crc32c(part) != opened.checksums[number]:
                 raise StorageError(
-                    f"expected chunk {number} of {remote.name} as it was written, found other "
+                    f"expected chunk {number} of {remote.name} as it was written; found other "
                     "bytes; the store has changed the object: restore it"
                 )
             block = _Block(self, part)

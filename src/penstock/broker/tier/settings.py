@@ -28,7 +28,7 @@ def check_tier_settings(
     config, was = log_config(settings), log_config(before)
     if was.remote_storage and not config.remote_storage and not config.remote_delete_on_disable:
         raise SettingError(
-            "expected remote.storage.enable to stay true, found false; to keep the remote data and "
+            "expected remote.storage.enable to stay true; found false; to keep the remote data and "
             "copy nothing more, set remote.log.copy.disable=true; to delete it, set "
             "remote.log.delete.on.disable=true as well"
         )
@@ -37,12 +37,12 @@ def check_tier_settings(
     policy = settings.get("cleanup.policy", TOPIC_SETTINGS["cleanup.policy"].default)
     if "compact" in policy:
         raise SettingError(
-            "expected cleanup.policy=delete in a topic with remote.storage.enable, found "
+            "expected cleanup.policy=delete in a topic with remote.storage.enable; found "
             f"{policy!r}: compacted topics can't be tiered"
         )
     if not was.remote_storage and not has_tier:
         raise SettingError(
-            "expected a broker with tiered storage, found none: start it with --tier URI"
+            "expected a broker with tiered storage; found none: start it with --tier URI"
         )
     for name, local, whole in (
         ("bytes", config.local_retention_bytes, config.retention_bytes),

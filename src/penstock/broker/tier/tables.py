@@ -100,7 +100,7 @@ class _Target:
         found = table.properties.get(TOPIC_ID)
         if found != topic_id:
             raise HistoryError(
-                f"expected table {name} to be this topic's (id {topic_id}), found "
+                f"expected table {name} to be this topic's (id {topic_id}); found "
                 f"{'that of topic ' + found if found else 'one of another program'}; name another "
                 "table in penstock.iceberg.table, or drop this one"
             )
@@ -198,7 +198,7 @@ class HistoryTable:
             if chunk.start < covered.get(chunk.partition, 0):
                 raise HistoryError(
                     f"expected records of partition {chunk.partition} from offset "
-                    f"{covered[chunk.partition]} on for {self.name}, found {chunk.start}"
+                    f"{covered[chunk.partition]} on for {self.name}; found {chunk.start}"
                 )
             records = decode(without_aborted(chunk.data, chunk.aborted))
             records = records.between(chunk.start, chunk.end)
@@ -231,7 +231,7 @@ def _commit(target: _Target, rows: pa.Table, covered: Mapping[int, int]) -> None
     try:
         target.append(rows, covered)
     except Exception as error:
-        raise HistoryError(f"expected to append to {target.name}, found: {error}") from error
+        raise HistoryError(f"expected to append to {target.name}; found: {error}") from error
 
 
 def schema_of(settings: Mapping[str, Any]) -> Schema | None:

@@ -279,7 +279,7 @@ class Tiering:
             what = f"none, but {others[-1]}" if others else "none at all"
             raise StorageError(
                 f"{log.tier_fault}. Nothing is copied or deleted there until then; expected a manifest "
-                f"that goes up to offset {first} in {directory} of the store, found {what}"
+                f"that goes up to offset {first} in {directory} of the store; found {what}"
             )
         kept = dataclasses.replace(newest, local_start_offset=min(newest.local_start_offset, first))
         await self._store_manifest(hosted, kept)
@@ -306,7 +306,7 @@ class Tiering:
             return  # retention was faster
         if info.is_incomplete:
             raise _DamagedSegmentError(
-                f"expected {info.path} with all offsets up to {info.next_offset - 1}, found some damaged or "
+                f"expected {info.path} with all offsets up to {info.next_offset - 1}; found some damaged or "
                 f"lost; {_STAYS}"
             )
         name = f"{self._directory(hosted)}/{info.base_offset:020d}-{self._token()}.log"
@@ -331,7 +331,7 @@ class Tiering:
             or (loaded[1].valid_bytes, loaded[1].next_offset) != (info.size, info.next_offset)
         ):
             raise _StaleError(
-                f"expected the index of {info.path} to vouch for {info.size} bytes, found another; "
+                f"expected the index of {info.path} to vouch for {info.size} bytes; found another; "
                 "`penstock doctor` says what is wrong with it"
             )
         checksums: list[int] = []
@@ -342,7 +342,7 @@ class Tiering:
         for one, size in ((name, info.size), (name + ".index", len(index))):
             found = self._objects.size(one)
             if found != size:
-                raise OSError(f"expected {size} bytes in the copy {one}, found {found}")
+                raise OSError(f"expected {size} bytes in the copy {one}; found {found}")
         return RemoteSegment(
             info.base_offset,
             info.next_offset,
@@ -373,7 +373,7 @@ class Tiering:
             if verification.damage:
                 bad = verification.damage[0]
                 raise _DamagedSegmentError(
-                    f"expected {info.path} as it was written, found damage at bytes {bad.begin} to "
+                    f"expected {info.path} as it was written; found damage at bytes {bad.begin} to "
                     f"{bad.end} (offsets {bad.first_offset} to {bad.next_offset - 1}); {_STAYS}"
                 )
 
@@ -390,7 +390,7 @@ class Tiering:
                 left = min(CHUNK_BYTES, info.size - at) - len(chunk)
                 piece = file.read(at + len(chunk), min(PIECE_BYTES, left))
                 if not piece:
-                    raise StorageError(f"expected {info.size} bytes in {info.path}, found fewer")
+                    raise StorageError(f"expected {info.size} bytes in {info.path}; found fewer")
                 chunk += piece
             checksums.append(crc32c(chunk))
             whole = crc32c(chunk, whole)
@@ -477,7 +477,7 @@ class Tiering:
             data = self._objects.get(copy.name, at, min(CHUNK_BYTES, copy.size - at))
             if crc32c(data) != checksum:
                 raise StorageError(
-                    f"expected chunk {number} of {copy.name} as it was written, found other bytes; the "
+                    f"expected chunk {number} of {copy.name} as it was written; found other bytes; the "
                     "local segment is damaged, too: restore either from a copy"
                 )
             file.write(at, data)
@@ -496,7 +496,7 @@ class Tiering:
         found = await self._in_store(self._objects.list, directory)
         missing = listed - set(found) - {""}
         if missing:
-            _log.error("expected %d objects in the tier, found %s gone", len(listed), min(missing))
+            _log.error("expected %d objects in the tier; found %s gone", len(listed), min(missing))
         for orphan in sorted(set(found) - listed):
             await self._in_store(self._objects.delete, orphan)
 

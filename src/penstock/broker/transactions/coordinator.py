@@ -485,13 +485,13 @@ class Coordinator:
         place, way = (hosted.topic.name, hosted.index), "commit" if found.is_commit else "abort"
         if not is_certain:
             _log.error(
-                "%s-%d: expected the %s of the transaction of %r from offset %d on, found that it is lost, "
+                "%s-%d: expected the %s of the transaction of %r from offset %d on; found that it is lost, "
                 "and more records of its producer behind it: they end as its next transaction does",
                 *(*place, way, found.id, began),
             )
             return
         _log.error(
-            "%s-%d: expected the %s of the transaction of %r from offset %d on, found that it is lost; it "
+            "%s-%d: expected the %s of the transaction of %r from offset %d on; found that it is lost; it "
             "is written again",
             *(*place, way, found.id, began),
         )

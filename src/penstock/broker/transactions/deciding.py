@@ -69,7 +69,7 @@ def decide(said: Replayed, journal: Journal, log_of: LogOf, files: LogFiles) -> 
                         log.sync()
     except (OSError, StorageError) as error:
         raise SetupError(
-            f"expected to make durable what transactions have committed, found: {error}; check the disk "
+            f"expected to make durable what transactions have committed; found: {error}; check the disk "
             "and start again"
         ) from error
     return split
@@ -138,6 +138,6 @@ def _append(journal: Journal, record: bytes, files: LogFiles) -> None:
             journal.append(record)
         except StorageError as error:
             raise SetupError(
-                f"expected room to note what a restart has decided on transactions, found: {error}, and "
+                f"expected room to note what a restart has decided on transactions; found: {error}, and "
                 "start again"
             ) from error

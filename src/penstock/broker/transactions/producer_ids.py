@@ -49,7 +49,7 @@ class ProducerIds:
         if reserved is None or reserved < above:
             if reserved is not None:
                 _log.warning(
-                    "%s: expected all ids below %d, found %d in use: the file is an old copy, or a "
+                    "%s: expected all ids below %d; found %d in use: the file is an old copy, or a "
                     "client made its id up",
                     *(PATH, reserved, above - 1),
                 )

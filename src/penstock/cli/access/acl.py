@@ -131,7 +131,7 @@ def remove(
     filters = _filters(principal, given)
     is_any = principal is None and _resource(given)[0] is None and not given["operations"]
     if is_any and not everything:
-        raise UserError("expected which rules to remove, found nothing; --all removes all")
+        raise UserError("expected which rules to remove; found nothing; --all removes all")
     remote = remote_of(broker)
     removed: set[Any]
     if remote is None:

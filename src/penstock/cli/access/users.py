@@ -68,7 +68,7 @@ def remove(name: str, data: Path, broker: str | None) -> None:
         with remote as admin:
             was_there, where = admin.remove_user(name), str(broker)
     if not was_there:
-        raise UserError(f"expected a user of {where!r}, found {name!r}; see penstock users list")
+        raise UserError(f"expected a user of {where!r}; found {name!r}; see penstock users list")
     note(f"removed {name}")
 
 

@@ -148,7 +148,7 @@ def _spans(
     spans = {p: (max(froms[p], starts[p]), min(tos[p], ends[p])) for p in ends}
     spans = {p: (lo, hi) for p, (lo, hi) in spans.items() if lo < hi}
     if not spans:
-        raise UserError(f"expected records of {topic!r} from {start!r} to {stop!r}, found none")
+        raise UserError(f"expected records of {topic!r} from {start!r} to {stop!r}; found none")
     return spans
 
 

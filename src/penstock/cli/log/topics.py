@@ -158,7 +158,7 @@ def alter(
     """Change a topic's configs, or add partitions. Configs are changed together or not at all."""
     settings = _settings(new, "--set")
     if not settings and not unset and partitions is None:
-        raise UserError("expected --set, --unset or --partitions, found nothing to change")
+        raise UserError("expected --set, --unset or --partitions; found nothing to change")
     with _admin(broker) as admin:
         if settings or unset:
             admin.change_configs(name, settings, unset)
@@ -192,7 +192,7 @@ def trim(
     In each partition, everything before the first record of that time or later is deleted.
     """
     if (before is None) == (to_offset is None):
-        raise UserError("expected either --before or --to-offset, found both or none")
+        raise UserError("expected either --before or --to-offset; found both or none")
     moment = None if before is None else moment_ms(before, time.time_ns() // 1_000_000, "--before")
     with _admin(broker) as admin:
         first = admin.offsets(name, "earliest")

@@ -54,7 +54,7 @@ def remote_of(broker: str | None) -> AccessAdmin | None:
         return None
     source = click.get_current_context().get_parameter_source("data")
     if source is ParameterSource.COMMANDLINE:
-        raise UserError("expected --data or --broker, found both")
+        raise UserError("expected --data or --broker; found both")
     from penstock.client.access import AccessAdmin
 
     return AccessAdmin(find_broker(broker), **client_settings())

@@ -435,7 +435,7 @@ class DeadLetters:
         if not target:
             raise UserError(
                 f"expected dead letter {letter.id[0]}/{letter.id[1]} to say which topic it comes "
-                "from, found no such header; name the target: --to-topic"
+                "from; found no such header; name the target: --to-topic"
             )
         return target
 
@@ -477,7 +477,7 @@ class DeadLetters:
         if missing:
             raise SetupError(
                 f"expected dead letters {missing[:3]} of {self.topic}, which a replay was about to "
-                "send, found that they were removed; a longer retention keeps them: "
+                "send; found that they were removed; a longer retention keeps them: "
                 f"penstock topics describe {self.topic}"
             )
         return [

@@ -113,7 +113,7 @@ class Ledger:
                     raise ValueError(f"an entry {other!r}")
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptError(
-                f"expected an entry of a dead letters' ledger, found {body[:80]!r} ({error!r}); "
+                f"expected an entry of a dead letters' ledger; found {body[:80]!r} ({error!r}); "
                 "use the version of Penstock that wrote it, or one that is newer"
             ) from None
 

@@ -53,7 +53,7 @@ def repaired_value(
         content = orjson.loads(value or b"")
     except orjson.JSONDecodeError as error:
         raise UserError(
-            f"expected a JSON object to set fields of, found {(value or b'')[:60]!r} ({error}); "
+            f"expected a JSON object to set fields of; found {(value or b'')[:60]!r} ({error}); "
             "replace text (--replace OLD NEW), edit it (--edit), or give it whole (--value)"
         ) from None
     for path in removed:
@@ -78,7 +78,7 @@ def _parent(content: Any, parts: list[str], *, make: bool) -> dict[str, Any] | N
         content = content[name]
     if not isinstance(content, dict):
         raise UserError(
-            f"expected an object that holds the field {'.'.join(parts)!r}, found "
+            f"expected an object that holds the field {'.'.join(parts)!r}; found "
             f"{orjson.dumps(content)[:60]!r}; name a field of an object"
         )
     return content

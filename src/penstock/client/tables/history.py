@@ -58,7 +58,7 @@ def catalog_loader(uri: str, warehouse: str | None) -> Callable[[], Catalog]:
         from pyiceberg.catalog import load_catalog
     except ImportError:
         raise SetupError(
-            "expected pyiceberg, which reads and writes Iceberg tables, found none; "
+            "expected pyiceberg, which reads and writes Iceberg tables; found none; "
             f"run: {how_to_install('iceberg')}"
         ) from None
     properties = {"uri": uri} | ({"warehouse": warehouse} if warehouse else {})
@@ -89,7 +89,7 @@ def open_table(
     schema = topic_settings.get("penstock.schema")
     if not name:
         raise UserError(
-            f"expected topic {topic!r} to name its table (penstock.iceberg.table), found that it "
+            f"expected topic {topic!r} to name its table (penstock.iceberg.table); found that it "
             "has none: name one, or read the log"
         )
     from pyiceberg.exceptions import NoSuchTableError
@@ -98,14 +98,14 @@ def open_table(
         table = load().load_table(name)
     except NoSuchTableError:
         raise UserError(
-            f"expected table {name} of topic {topic!r} in the catalog, found none; is it the "
+            f"expected table {name} of topic {topic!r} in the catalog; found none; is it the "
             "broker's own catalog, and has it committed yet?"
         ) from None
     except Exception as error:
-        raise SetupError(f"expected to open table {name} in the catalog, found: {error}") from error
+        raise SetupError(f"expected to open table {name} in the catalog; found: {error}") from error
     if table.properties.get(TOPIC_ID) != str(topic_id):
         raise UserError(
-            f"expected table {name} to be that of topic {topic!r} (id {topic_id}), found that of "
+            f"expected table {name} to be that of topic {topic!r} (id {topic_id}); found that of "
             f"{table.properties.get(TOPIC_ID)!r}; its offsets are another topic's"
         )
     return TopicTable(table, bootstrap, topic, Schema.parse(schema) if schema else None, **settings)
@@ -229,7 +229,7 @@ class TopicTable:
             found = [TableFile.of(task, schema) for task in self._table.scan().plan_files()]
         except (NotImplementedError, ValueError) as error:
             raise UserError(
-                f"expected table {self.name} without equality deletes, found some: another writer "
+                f"expected table {self.name} without equality deletes; found some: another writer "
                 f"changes it. Compact them away, or read it with Spark's Iceberg ({error})"
             ) from error
         return sorted(found, key=lambda one: one.offsets.start if one.offsets is not None else 0)
@@ -267,7 +267,7 @@ class TopicTable:
         more = sorted(set().union(*found) - RAW_COLUMNS)
         if more or any(names != RAW_COLUMNS for names in found) or not self._has_bytes():
             raise UserError(
-                f"expected values as bytes in table {self.name}, found them decoded (columns "
+                f"expected values as bytes in table {self.name}; found them decoded (columns "
                 f"{', '.join(more) or 'value'}): what was produced can't be made of them again, "
                 "byte for byte; omit --iceberg-catalog to read the log"
             )
@@ -291,7 +291,7 @@ class TopicTable:
             if offsets[0] < position or (np.diff(offsets) <= 0).any():
                 raise CorruptError(
                     f"expected offsets of partition {partition} from {position} on in order in "
-                    f"table {self.name}, found {offsets[0]} to {offsets[-1]}; another writer has "
+                    f"table {self.name}; found {offsets[0]} to {offsets[-1]}; another writer has "
                     "rewritten it: omit --iceberg-catalog to read the log"
                 )
             position = int(offsets[-1]) + 1

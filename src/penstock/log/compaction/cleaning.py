@@ -365,7 +365,7 @@ class Cleaner:
                 raise CorruptError(f"expected the offsets in {source.path} as they were written")
         except CorruptError as error:
             raise DamagedSegmentError(
-                f"expected {source.path} as it was written, found damage: {error}",
+                f"expected {source.path} as it was written; found damage: {error}",
                 source.base_offset,
             ) from error
         finally:
@@ -410,7 +410,7 @@ def _read_chunk(file: LogFile, at: int, end: int) -> columns.Batches:
     if not chunk.whole_bytes and len(data) >= HEADER_BYTES:
         chunk = columns.scan(file.read(at, min(batches.parse(data).size, end - at)))
     if not chunk.whole_bytes:
-        raise CorruptError(f"expected a whole record batch at byte {at}, found a part of one")
+        raise CorruptError(f"expected a whole record batch at byte {at}; found a part of one")
     return chunk
 
 

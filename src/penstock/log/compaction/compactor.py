@@ -358,7 +358,7 @@ class Compactor:
         self.task = None
         if failure is not None and task.cleaned is not None:
             self._partition.failure = (
-                f"expected to give a cleaned segment of {task.directory} its place, found: "
+                f"expected to give a cleaned segment of {task.directory} its place; found: "
                 f"{failure}; check the disk and restart the broker"
             )
         elif failure is not None and task.group:

@@ -43,7 +43,7 @@ def load(content: bytes, path: str) -> dict[str, Any]:
         fields, checksum = None, None
     if not isinstance(fields, dict) or (checksum is not None and checksum != _checksum(fields)):
         raise SetupError(
-            f"expected a JSON object with its checksum in {path}, found {content[:80]!r}; the file "
+            f"expected a JSON object with its checksum in {path}; found {content[:80]!r}; the file "
             "was changed or torn: restore it"
         )
     return fields

@@ -115,7 +115,7 @@ class _LocalFile:
         while written < len(data):
             more = os.pwrite(self._descriptor, memoryview(data)[written:], at + written)
             if more == 0:
-                raise OSError(errno.ENOSPC, "expected to write a whole batch, found no space")
+                raise OSError(errno.ENOSPC, "expected to write a whole batch; found no space")
             written += more
 
     def read(self, at: int, size: int) -> Buffer:

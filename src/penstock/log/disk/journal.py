@@ -89,7 +89,7 @@ class Journal:
             self._file.sync()
         except OSError as error:
             raise SetupError(
-                f"expected to make {self._path} durable, found: {error.strerror or error}; check the disk "
+                f"expected to make {self._path} durable; found: {error.strerror or error}; check the disk "
                 "and start again"
             ) from error
 
@@ -102,7 +102,7 @@ class Journal:
         self.cut_bytes = on_disk - kept
         if self.cut_bytes:
             _log.warning(
-                "%s: expected whole records, found %d bytes that aren't; they are skipped",
+                "%s: expected whole records; found %d bytes that aren't; they are skipped",
                 self._path,
                 self.cut_bytes,
             )
@@ -127,7 +127,7 @@ class Journal:
             self._file.write(self.size, record)
         except OSError as error:
             raise StorageError(
-                f"expected to append to {self._path}, found: {error.strerror or error}; free some space"
+                f"expected to append to {self._path}; found: {error.strerror or error}; free some space"
             ) from error
         self.size += len(record)
 
@@ -186,7 +186,7 @@ class Journal:
         if failure is not None:
             self.is_short_of_room = is_want_of_room(failure)
             self.failure = (
-                f"expected to make {self._path} durable, found: {failure.strerror or failure}; "
+                f"expected to make {self._path} durable; found: {failure.strerror or failure}; "
                 "check the disk and restart"
             )
         else:
@@ -277,7 +277,7 @@ def stored_length(data: bytes | None) -> int:
 def lost_text(expected: int, found: int) -> str:
     """The message about a journal that is shorter than it was."""
     return (
-        f"expected {expected} bytes of whole records at least, found {found}: records that were durable "
+        f"expected {expected} bytes of whole records at least; found {found}: records that were durable "
         "are lost; stop the broker and put the file back from a copy"
     )
 

@@ -270,7 +270,7 @@ class Segment:
         with contextlib.suppress(OSError):
             self.file.truncate(self.size)
         raise StorageError(
-            f"expected to append to {self.path}, found: {error.strerror or error}; "
+            f"expected to append to {self.path}; found: {error.strerror or error}; "
             "free space on the disk, then the producer's retry will succeed"
         ) from error
 
@@ -316,14 +316,14 @@ class Segment:
             if is_between and offset < one.next_offset:
                 raise DamagedError(
                     f"expected the records that were written at offsets {one.first_offset} to "
-                    f"{one.next_offset - 1} of {self.path}, found {one.what}; read on from offset "
+                    f"{one.next_offset - 1} of {self.path}; found {one.what}; read on from offset "
                     f"{one.next_offset}, and restore the file from a copy if there is one",
                     one.next_offset,
                 )
 
     def _damaged(self, position: int) -> StorageError:
         return StorageError(
-            f"expected a record batch at byte {position} of {self.path}, found something else; "
+            f"expected a record batch at byte {position} of {self.path}; found something else; "
             "the file was changed or the disk is failing: restore it, or delete its .index file "
             "and restart to keep what is whole"
         )

@@ -72,7 +72,7 @@ def _changed(
     """
     names = [one["name"] for one in configs]
     if len(set(names)) < len(names):
-        raise _InvalidError("expected each setting once in a request, found one twice")
+        raise _InvalidError("expected each setting once in a request; found one twice")
     changed = dict(settings)
     for one in configs:
         name, value, operation = one["name"], one["value"], one["config_operation"]
@@ -82,18 +82,18 @@ def _changed(
         if name not in table:
             check(name, value)  # says that there is none
         if value is None:
-            raise _InvalidError(f"expected a value for {name}, found null")
+            raise _InvalidError(f"expected a value for {name}; found null")
         if operation in {ConfigChange.APPEND, ConfigChange.SUBTRACT}:
             value = _list_changed(changed.get(name, table[name].default) or "", table[name], one)
         elif operation != ConfigChange.SET:
-            raise _InvalidError(f"expected an operation from 0 to 3 on {name}, found {operation}")
+            raise _InvalidError(f"expected an operation from 0 to 3 on {name}; found {operation}")
         changed[name] = check(name, value)
     return changed
 
 
 def _list_changed(current: str, setting: _Known, one: Fields) -> str:
     if setting.kind != LIST:
-        raise SettingError(f"expected a list to append to or subtract from, found {setting.name}")
+        raise SettingError(f"expected a list to append to or subtract from; found {setting.name}")
     parts = [part for part in current.split(",") if part]
     given = [part.strip() for part in one["value"].split(",") if part.strip()]
     if one["config_operation"] == ConfigChange.SUBTRACT:
@@ -125,7 +125,7 @@ def _alter(call: Call, fields: Fields, change: Change) -> Fields:
         except (SettingError, LimitError) as refused:
             result |= error(ErrorCode.INVALID_CONFIG, str(refused))
         except OSError as failed:
-            result |= error(ErrorCode.KAFKA_STORAGE_ERROR, f"expected room, found {failed}")
+            result |= error(ErrorCode.KAFKA_STORAGE_ERROR, f"expected room; found {failed}")
         results.append(result)
     return {"responses": results}
 
@@ -180,7 +180,7 @@ def _check_dynamic(name: str, value: str | None) -> str:
     code.
     """
     if name not in broker_settings():
-        raise SettingError(f"expected a setting of the broker, found {name!r}")
+        raise SettingError(f"expected a setting of the broker; found {name!r}")
     try:
         return validate_dynamic(name, value)
     except SettingError as refused:

@@ -31,7 +31,7 @@ def no_resource(kind: int, name: str) -> str:
     return _REFUSED.get(
         kind,
         f"expected a topic (type {ConfigResource.TOPIC}), broker {NODE_ID} (type "
-        f"{ConfigResource.BROKER}) or a group (type {ConfigResource.GROUP}), found type {kind}, "
+        f"{ConfigResource.BROKER}) or a group (type {ConfigResource.GROUP}); found type {kind}, "
         f"{name!r}",
     )
 
