@@ -18,7 +18,7 @@ from penstock.wire import batches
 from penstock.wire.messages import request_codec, response_codec
 from penstock.wire.protocol import ApiKey
 
-API_VERSIONS = 18
+API_VERSIONS = ApiKey.API_VERSIONS
 NOW_MS = time.time_ns() // 1_000_000
 """Records are of today: retention would remove older ones in the middle of a test."""
 WITHOUT_RETENTION = ("--retention-interval-ms", "86400000")

@@ -9,10 +9,17 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from penstock.wire.protocol import ErrorCode
+from penstock.wire.protocol import ApiKey, ErrorCode
 
-COMMIT, JOIN, LEAVE, SYNC, BEAT = 8, 11, 13, 14, 68
-INIT, ADD_OFFSETS, END, STAGE = 22, 25, 26, 28
+COMMIT = ApiKey.OFFSET_COMMIT
+JOIN = ApiKey.JOIN_GROUP
+LEAVE = ApiKey.LEAVE_GROUP
+SYNC = ApiKey.SYNC_GROUP
+BEAT = ApiKey.CONSUMER_GROUP_HEARTBEAT
+INIT = ApiKey.INIT_PRODUCER_ID
+ADD_OFFSETS = ApiKey.ADD_OFFSETS_TO_TXN
+END = ApiKey.END_TXN
+STAGE = ApiKey.TXN_OFFSET_COMMIT
 PART = {
     "partition_index": 0,
     "committed_offset": 3,

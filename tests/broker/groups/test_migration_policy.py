@@ -25,10 +25,11 @@ from tests.effort import some_slow
 from tests.peers import kafka_peer
 
 from penstock.broker import BrokerProcess
+from penstock.wire.protocol import ErrorCode
 
 POLICIES = ("bidirectional", "upgrade", "downgrade", "disabled")
 VERSIONS = {JOIN: 9, SYNC: 5, HEARTBEAT: 4}
-GROUP_ID_NOT_FOUND = 69
+GROUP_ID_NOT_FOUND = ErrorCode.GROUP_ID_NOT_FOUND
 TOPIC = "mixed-7-a"
 
 

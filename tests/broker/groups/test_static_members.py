@@ -10,9 +10,10 @@ from group_host import Host
 from member_processes import Member, shared, until
 
 from penstock.broker.groups.classic_members import GroupState
-from penstock.wire.protocol import ErrorCode
+from penstock.wire.protocol import ApiKey, ErrorCode
 
-HEARTBEAT, DESCRIBE = 12, 15
+HEARTBEAT = ApiKey.HEARTBEAT
+DESCRIBE = ApiKey.DESCRIBE_GROUPS
 GENERATIONS_MAX = 20
 INSTANCES = ("i0", "i1")
 COOPERATIVE = "cooperative-sticky"

@@ -18,7 +18,7 @@ from typing import Any
 
 from penstock.wire import batches
 from penstock.wire.messages import response_codec
-from penstock.wire.protocol import ApiKey
+from penstock.wire.protocol import ApiKey, ErrorCode
 
 Answer = Any
 
@@ -58,7 +58,7 @@ EPOCHS = {"member_epoch", "group_epoch", "assignment_epoch"}
 READY_S_MAX = 20.0
 SETTLE_S = 0.1
 """Kafka's coordinators learn of a topic later than those who ask for metadata."""
-NOT_LEADER = 6
+NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 RETRIES_MAX = 20
 MARKER_MS_MAX = 500_000
 """Scripts write records of times longer ago than this."""

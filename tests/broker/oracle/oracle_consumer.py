@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from oracle import Answer, Ref, Side, Step
 
+from penstock.wire.protocol import ApiKey
+
 if TYPE_CHECKING:
     from oracle_steps import Script
 
-HEARTBEAT, DESCRIBE = 68, 69
+HEARTBEAT = ApiKey.CONSUMER_GROUP_HEARTBEAT
+DESCRIBE = ApiKey.CONSUMER_GROUP_DESCRIBE
 ROUNDS_MAX = 20
 """A group comes to rest in fewer rounds of heartbeats."""
 REBALANCE_MS = 300_000

@@ -10,8 +10,13 @@ from oracle import Answer, Ref, Side
 from oracle_groups import rebalancing
 
 from penstock.broker.groups.consumer_protocol import Assignment, read_assignment
+from penstock.wire.protocol import ApiKey, ErrorCode
 
-JOIN, HEARTBEAT, LEAVE, SYNC, BEAT = 11, 12, 13, 14, 68
+JOIN = ApiKey.JOIN_GROUP
+HEARTBEAT = ApiKey.HEARTBEAT
+LEAVE = ApiKey.LEAVE_GROUP
+SYNC = ApiKey.SYNC_GROUP
+BEAT = ApiKey.CONSUMER_GROUP_HEARTBEAT
 TOPICS = {"a": 4, "b": 3}
 ROUNDS_MAX = 12
 PATIENCE_MS = 300_000
@@ -23,7 +28,7 @@ ANSWER_S_MAX = 5.0
 """Who has joined when all have is answered at once."""
 REBALANCING = {22, 25, 27}
 """Codes that tell a classic member to join again."""
-NEEDS_ID = 79
+NEEDS_ID = ErrorCode.MEMBER_ID_REQUIRED
 GONE, GONE_FOR_A_WHILE = -1, -2
 EPOCHS = {"member_epoch", "group_epoch", "assignment_epoch", "generation_id"}
 

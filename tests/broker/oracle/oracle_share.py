@@ -10,15 +10,20 @@ from typing import TYPE_CHECKING, Any
 from oracle import Answer, Ref, Side, Step, know
 
 from penstock.wire import batches
-from penstock.wire.protocol import ApiKey
+from penstock.wire.protocol import ApiKey, ConfigResource
 
 if TYPE_CHECKING:
     from oracle_steps import Script
 
-HEARTBEAT, DESCRIBE, FETCH, ACKNOWLEDGE = 76, 77, 78, 79
-DESCRIBE_OFFSETS, ALTER_OFFSETS, DELETE_OFFSETS = 90, 91, 92
+HEARTBEAT = ApiKey.SHARE_GROUP_HEARTBEAT
+DESCRIBE = ApiKey.SHARE_GROUP_DESCRIBE
+FETCH = ApiKey.SHARE_FETCH
+ACKNOWLEDGE = ApiKey.SHARE_ACKNOWLEDGE
+DESCRIBE_OFFSETS = ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS
+ALTER_OFFSETS = ApiKey.ALTER_SHARE_GROUP_OFFSETS
+DELETE_OFFSETS = ApiKey.DELETE_SHARE_GROUP_OFFSETS
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
-GROUP = 32
+GROUP = ConfigResource.GROUP
 LEAVE = -1
 WAIT_MS = 200
 """How long a fetch waits for records."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.broker import BrokerProcess
-from penstock.wire.protocol import ApiKey
+from penstock.wire.protocol import ApiKey, ErrorCode
 
 Raw = Any
-ELECTION_NOT_NEEDED, NO_REASSIGNMENT, INVALID_ASSIGNMENT, UNKNOWN_TOPIC = 84, 85, 39, 3
+ELECTION_NOT_NEEDED = ErrorCode.ELECTION_NOT_NEEDED
+NO_REASSIGNMENT = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+INVALID_ASSIGNMENT = ErrorCode.INVALID_REPLICA_ASSIGNMENT
+UNKNOWN_TOPIC = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_topic_partitions_come_in_pages(raw: Raw, topic: str) -> None:

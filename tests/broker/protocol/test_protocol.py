@@ -53,7 +53,7 @@ def test_who_makes_a_topic_by_asking_finds_it_the_second_time(raw: Raw) -> None:
         assert raw.call(ApiKey.METADATA, 9, **unwanted)["topics"][0]["error_code"] == 3
 
 
-INVALID_UPDATE_VERSION = 95
+INVALID_UPDATE_VERSION = ErrorCode.INVALID_UPDATE_VERSION
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])

@@ -19,15 +19,23 @@ from confluent_kafka import Consumer, TopicPartition
 from tests.patience import PATIENCE_S, wait_until
 
 from penstock.wire import batches
-from penstock.wire.protocol import ApiKey
+from penstock.wire.protocol import ApiKey, ErrorCode
 
 Connect = Callable[[str], Any]
 Records = list[tuple[int, bytes, bytes | None]]
 """Offset, key and value of each record of a partition, in order."""
 
-PRODUCE, FETCH, COMMIT, FETCH_OFFSETS, CREATE, INIT = 0, 1, 8, 9, 19, 22
-ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSETS = 24, 25, 26, 28
-CONCURRENT_TRANSACTIONS = 51
+PRODUCE = ApiKey.PRODUCE
+FETCH = ApiKey.FETCH
+COMMIT = ApiKey.OFFSET_COMMIT
+FETCH_OFFSETS = ApiKey.OFFSET_FETCH
+CREATE = ApiKey.CREATE_TOPICS
+INIT = ApiKey.INIT_PRODUCER_ID
+ADD_PARTITIONS = ApiKey.ADD_PARTITIONS_TO_TXN
+ADD_OFFSETS = ApiKey.ADD_OFFSETS_TO_TXN
+END_TXN = ApiKey.END_TXN
+TXN_OFFSETS = ApiKey.TXN_OFFSET_COMMIT
+CONCURRENT_TRANSACTIONS = ErrorCode.CONCURRENT_TRANSACTIONS
 IN_FLIGHT_MAX = 5
 RETRY_S = 0.02
 READ_S_MAX = PATIENCE_S

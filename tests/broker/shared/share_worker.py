@@ -6,11 +6,14 @@ import uuid
 from typing import Any
 
 from penstock.wire import batches
-from penstock.wire.protocol import ApiKey
+from penstock.wire.protocol import ApiKey, ConfigResource
 
-HEARTBEAT, DESCRIBE, FETCH, ACKNOWLEDGE = 76, 77, 78, 79
+HEARTBEAT = ApiKey.SHARE_GROUP_HEARTBEAT
+DESCRIBE = ApiKey.SHARE_GROUP_DESCRIBE
+FETCH = ApiKey.SHARE_FETCH
+ACKNOWLEDGE = ApiKey.SHARE_ACKNOWLEDGE
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
-GROUP = 32
+GROUP = ConfigResource.GROUP
 
 
 def configure(raw: Any, kind: int, name: str, **settings: str) -> None:

@@ -20,7 +20,7 @@ from tests.effort import rounds
 from penstock.broker import BrokerProcess
 from penstock.errors import SetupError
 from penstock.wire import batches
-from penstock.wire.protocol import ApiKey
+from penstock.wire.protocol import ApiKey, ErrorCode
 
 DAMAGES = rounds("PENSTOCK_DAMAGES", quick=2, full=6)
 SEED = int(os.environ.get("PENSTOCK_SEED", "20261121"))
@@ -28,7 +28,7 @@ PARTITIONS = 2
 BATCHES = 60
 TORN_BYTES = 512
 GROUP = "readers"
-UNKNOWN_TOPIC_OR_PARTITION = 3
+UNKNOWN_TOPIC_OR_PARTITION = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 @dataclass

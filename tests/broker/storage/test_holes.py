@@ -23,11 +23,11 @@ from penstock.wire import batches
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
 from peers import cache
 from peers import kafka as apache
-from penstock.wire.protocol import ApiKey
+from penstock.wire.protocol import ApiKey, ErrorCode
 
 Connect = Callable[[str], Any]
 NOW_MS = time.time_ns() // 1_000_000
-CORRUPT_MESSAGE = 2
+CORRUPT_MESSAGE = ErrorCode.CORRUPT_MESSAGE
 READABLE = [0, 1, 2, 3, *range(6, 12)]
 
 

@@ -29,7 +29,7 @@ from penstock.errors import SetupError
 from penstock.log.disk import documents
 from penstock.log.disk.files import LocalFiles
 from penstock.wire import batches
-from penstock.wire.protocol import ApiKey
+from penstock.wire.protocol import ApiKey, ErrorCode
 
 Connect = Callable[[str], Any]
 Write = Callable[[str, list[str]], list[int]]
@@ -184,7 +184,8 @@ def test_made_up_ids_use_up_nothing(tmp_path: Path) -> None:
 
 # -- topic.json ------------------------------------------------------------------------------------
 
-STORAGE_ERROR, TOPIC_EXISTS = 56, 36
+STORAGE_ERROR = ErrorCode.KAFKA_STORAGE_ERROR
+TOPIC_EXISTS = ErrorCode.TOPIC_ALREADY_EXISTS
 DAMAGES = {
     "lost": lambda _: None,
     "flipped": lambda content: content.replace(b'"partitions": 1', b'"partitions": 2'),

@@ -21,7 +21,7 @@ from tests.ports import free_port
 from penstock.broker import BrokerProcess
 from penstock.broker.doctor import Level, examine
 from penstock.wire import batches
-from penstock.wire.protocol import ApiKey
+from penstock.wire.protocol import ApiKey, ErrorCode
 
 SMALL = {
     "segment.bytes": "2000",
@@ -30,7 +30,8 @@ SMALL = {
     "retention.ms": "-1",
 }
 KILLS = rounds("PENSTOCK_TIER_KILLS", quick=1, full=3)
-STORAGE_ERROR, INVALID_CONFIG = 56, 40
+STORAGE_ERROR = ErrorCode.KAFKA_STORAGE_ERROR
+INVALID_CONFIG = ErrorCode.INVALID_CONFIG
 
 
 def create(raw: Any, topic: str, partitions: int = 1, **settings: str) -> int:

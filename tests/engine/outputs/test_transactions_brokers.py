@@ -29,11 +29,12 @@ from penstock.engine.runtime import assemble
 from penstock.engine.store import Store
 from penstock.errors import BrokerError
 from penstock.state import MemoryStateFiles
+from penstock.wire.protocol import ApiKey
 
 KILLS = rounds("PENSTOCK_TRANSACTION_KILLS", quick=2, full=5)
 SEED = 11
 TRANSACTIONAL_ID = "penstock.p"
-DESCRIBE_TRANSACTIONS = 65
+DESCRIBE_TRANSACTIONS = ApiKey.DESCRIBE_TRANSACTIONS
 ROWS = 30
 LOST = """Apache Kafka (seen with 4.3) has lost the end of a transaction.
 
