@@ -16,8 +16,9 @@ from tests.patience import PATIENCE_S, wait_until
 from penstock.demo import feed as feed_module
 from penstock.demo.feed import WEBLOG_TOPIC, LineFeed, SampleFeed
 from penstock.demo.machine import Sampler
-from penstock.demo.source import Lines
 from penstock.errors import BrokerError, UserError
+from penstock.files import feed as files_feed
+from penstock.files.lines import Lines
 
 LINE = b'1.2.3.4 - - [17/May/2015:10:05:03 +0000] "GET /%d HTTP/1.1" 200 1\n'
 
@@ -54,7 +55,7 @@ class FakeLog:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed_module, "RETRY_S", 0.001)
+    monkeypatch.setattr(files_feed, "RETRY_S", 0.001)
     monkeypatch.setattr(feed_module, "SAMPLE_S", 0.001)
     monkeypatch.setattr(feed_module, "LINES_MAX", 3)
 

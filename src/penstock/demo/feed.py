@@ -1,6 +1,4 @@
-"""Feeders: threads that send the world's events to a log while a pipeline runs.
-
-Both outlive a broker that is restarted: they find its address again and continue.
+"""What feeds the demonstrations.
 
 - `SampleFeed` looks at the machine every second. It doesn't look while there is no broker; rates
   are then over the longer time.
@@ -10,8 +8,7 @@ Both outlive a broker that is restarted: they find its address again and continu
 
 from __future__ import annotations
 
-import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, Protocol
@@ -22,12 +19,11 @@ import pyarrow as pa
 
 from penstock.demo.lines import values_of_lines
 from penstock.demo.machine import TOPICS, Row, Sampler
-from penstock.demo.source import Lines
-from penstock.errors import BrokerError, PenstockError, ProtocolError
+from penstock.errors import PenstockError
+from penstock.files.feed import PATIENCE_S, Feed
+from penstock.files.lines import Lines
 
 SAMPLE_S: Final = 1.0  # between two looks at the machine
-RETRY_S: Final = 0.5  # before the next try to reach the broker
-PATIENCE_S: Final = 3.0  # with one address; a restarted broker may have another
 LINES_MAX: Final = 20_000
 """Sent at once: large enough for columns to pay, small enough to see progress."""
 WEBLOG_TOPIC: Final = "requests"
@@ -82,8 +78,8 @@ class BrokerLog:
             self._client.close()
 
 
-class Feed(ABC):
-    """A thread that feeds a log until it has no more or is stopped.
+class LogFeed(Feed):
+    """A feed of one log after another.
 
     Args:
         connect: gives a log, or raises `BrokerError` or `OSError` while there is none yet.
@@ -91,37 +87,11 @@ class Feed(ABC):
     """
 
     def __init__(self, connect: Callable[[], FeedLog], clock_ms: Callable[[], int]) -> None:
-        self.stopping = threading.Event()
-        self.finished = threading.Event()
-        self.error: Exception | None = None
-        self.sent = 0
+        super().__init__()
         self._connect = connect
         self._clock_ms = clock_ms
-        self._thread = threading.Thread(target=self._main, name="penstock-feed", daemon=True)
 
-    def start(self) -> None:
-        """Starts the thread."""
-        self._thread.start()
-
-    def stop(self, wait_s: float = 5.0) -> None:
-        """Asks the thread to end and waits for it."""
-        self.stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(wait_s)
-
-    def _main(self) -> None:
-        try:
-            while not self.stopping.is_set() and not self.finished.is_set():
-                with suppress(BrokerError, ProtocolError, OSError):
-                    self._with_log()
-                if not self.finished.is_set():
-                    self.stopping.wait(RETRY_S)
-        except Exception as error:  # noqa: BLE001 - the pipeline's host reports it
-            self.error = error
-        finally:
-            self.finished.set()
-
-    def _with_log(self) -> None:
+    def _run(self) -> None:
         log = self._connect()
         try:
             self._feed(log)
@@ -136,7 +106,7 @@ class Feed(ABC):
         return np.full(count, self._clock_ms(), np.int64)
 
 
-class SampleFeed(Feed):
+class SampleFeed(LogFeed):
     """Sends what a sampler sees, every second."""
 
     def __init__(
@@ -163,12 +133,12 @@ class SampleFeed(Feed):
             del sample[topic]
 
 
-class LineFeed(Feed):
+class LineFeed(LogFeed):
     """Sends an access log's lines, each once.
 
     Args:
-        connect: as in `Feed`.
-        clock_ms: as in `Feed`.
+        connect: as in `LogFeed`.
+        clock_ms: as in `LogFeed`.
         lines: where they come from.
         first_offset: the offset of the first line in the topic.
         on_file: called with the device and inode of each file that is begun, and its first line's offset.

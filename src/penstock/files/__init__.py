@@ -3,6 +3,13 @@
 ps.ingest("incoming/*.jsonl.gz", to="clicks", log="127.0.0.1:9092", watch=True)
 """
 
-from penstock.files._ingest import Ingested, ingest
+from typing import TYPE_CHECKING
+
+from penstock.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from penstock.files._ingest import Ingested, ingest
+else:
+    __getattr__ = lazy_names(__name__, {"_ingest": ("Ingested", "ingest")})
 
 __all__ = ["Ingested", "ingest"]

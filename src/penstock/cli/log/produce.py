@@ -13,8 +13,8 @@ from penstock.cli.support.address import find_broker
 from penstock.cli.support.options import broker_option, client_settings
 from penstock.cli.support.progress import counter
 from penstock.cli.support.tables import note
-from penstock.demo.source import Lines
 from penstock.errors import LimitError, UserError
+from penstock.files.lines import Lines
 
 if TYPE_CHECKING:
     import numpy as np

@@ -21,7 +21,8 @@ from penstock.core.time import duration_us
 from penstock.errors import SetupError, UserError
 
 if TYPE_CHECKING:
-    from penstock.demo.feed import Feed, LineFeed
+    from penstock.demo.feed import LineFeed
+    from penstock.files.feed import Feed
 
 MARK: Final = "demo.json"  # says that a directory is a demo's, and which file its events are from
 LOCK: Final = "demo.lock"
@@ -127,7 +128,7 @@ def weblog(
     from penstock.cli.support.programs import load
     from penstock.demo.feed import LineFeed
     from penstock.demo.programs import example
-    from penstock.demo.source import Lines
+    from penstock.files.lines import Lines
 
     duration_us(lateness), duration_us(window)
     lines = Lines(file, follow=follow, stop=threading.Event())

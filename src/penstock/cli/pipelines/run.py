@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import penstock as ps
     from penstock.cli.support.host import Hosting
     from penstock.cli.support.reload import Reload
-    from penstock.demo.feed import Feed
+    from penstock.files.feed import Feed
 
 
 SHARDS_MAX: Final = 256  # as many as there may be cores

@@ -25,8 +25,8 @@ from penstock.cli.support.reload import Reload
 from penstock.cli.support.tables import note, text_table, warn
 from penstock.cli.support.terminal import Terminal
 from penstock.cli.tracing import Traces, tracing
-from penstock.demo.feed import Feed
 from penstock.errors import PenstockError, SetupError, UserError
+from penstock.files.feed import Feed
 from penstock.web import StatusBoard
 from penstock.web.board import split_ms
 

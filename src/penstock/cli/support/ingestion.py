@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.client import Client
 from penstock.core.names import hint, known_names
-from penstock.demo.feed import PATIENCE_S, BrokerLog, Feed, FeedLog
 from penstock.errors import UserError
 from penstock.files import ingest
+from penstock.files.feed import PATIENCE_S, Feed
 
 if TYPE_CHECKING:
     from penstock.app import App
@@ -33,10 +33,10 @@ class FileFeed(Feed):
     """
 
     def __init__(self, topic: str, files: str, address: str, source: Source | None = None) -> None:
-        super().__init__(lambda: BrokerLog(address), lambda: time.time_ns() // 1_000_000)
+        super().__init__()
         self._topic, self._files, self._address, self._source = topic, files, address, source
 
-    def _with_log(self) -> None:
+    def _run(self) -> None:
         self._wait_for_topic(self.stopping)
         ingest(
             self._files,
@@ -58,9 +58,6 @@ class FileFeed(Feed):
             while self._topic not in client.topics() and time.monotonic() < deadline:
                 if stopping.wait(LOOK_S):
                     return
-
-    def _feed(self, log: FeedLog) -> None:
-        raise NotImplementedError("it uses its own transactions")
 
 
 def checked_files(said: Sequence[str], app: App) -> list[tuple[str, str, Source | None]]:

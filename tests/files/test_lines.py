@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from tests.patience import PATIENCE_S, wait_until
 
-from penstock.demo.source import LINE_BYTES_MAX, Lines
 from penstock.errors import UserError
+from penstock.files.lines import LINE_BYTES_MAX, Lines
 
 
 def read(path: Path | str, **options: Any) -> list[bytes]:
