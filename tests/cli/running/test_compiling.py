@@ -15,32 +15,80 @@ import pytest
 from tests.patience import wait_until
 
 from penstock.cli.pipelines import compiling
+from penstock.core.kernels import stored
+from penstock.core.kernels.stored import user_folder
 
 
 @pytest.fixture
-def stamp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where it is written what was compiled, of this test alone."""
-    path = tmp_path / "cache" / "compiled.json"
-    monkeypatch.setattr(compiling, "STAMP", path)
-    return path
+def no_stamps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache that has the kernels of this user's, and no stamp."""
+    known, folder = user_folder(), tmp_path / "cache"
+    assert known is not None
+    folder.mkdir()
+    for file in known.glob("*.kernel"):
+        (folder / file.name).symlink_to(file)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(folder))
+    return folder
 
 
-def test_kernels_are_compiled_where_they_were_not(stamp: Path) -> None:
-    """Again when a kernel's file or the compiler is another one, or the stamp can't be read."""
+def test_kernels_are_compiled_where_they_were_not(no_stamps: Path) -> None:
+    """Again when a kernel's file, the compiler or the processor is another, or the stamp can't be read."""
     said: list[str] = []
     compiling.compile_once(said.append)
     assert len(said) == 1
     compiling.compile_once(said.append)
     assert len(said) == 1
     assert compiling._are_compiled()
+    [stamp] = no_stamps.glob("*.json")
     known = orjson.loads(stamp.read_bytes())
-    assert "wire/kernels.py" in known["files"]
-    changed = {**known, "files": {**known["files"], "wire/kernels.py": [1, 2]}}
-    gone = {**known, "files": {**known["files"], "wire/gone.py": [1, 2]}}
-    other = {**known, "numba": "0.1"}
-    for text in (*map(orjson.dumps, (changed, gone, other)), b"{"):
+    assert {"wire/kernels.py", "core/kernels/instructions.py"} <= known["files"].keys()
+    changed = {**known, "files": {**known["files"], "wire/kernels.py": "00"}}
+    gone = {**known, "files": {**known["files"], "wire/gone.py": "00"}}
+    other = {**known, "compiler": "cpython-311 0.1 0.1"}
+    elsewhere = {**known, "processor": "z80"}
+    for text in (*map(orjson.dumps, (changed, gone, other, elsewhere)), b"{", b"[]"):
         stamp.write_bytes(text)
         assert not compiling._are_compiled(), text
+
+
+def test_kernels_that_a_wheel_brings_are_not_compiled(
+    no_stamps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of a wheel has each kernel for the baseline, and says so."""
+    shipped = tmp_path / "shipped"
+    code = "from penstock.cli.pipelines.compiling import ship; ship(__import__('pathlib').Path('shipped'))"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "empty"))
+    monkeypatch.setattr(stored, "SHIPPED", shipped)
+    monkeypatch.setattr(compiling, "SHIPPED", shipped)
+    said: list[str] = []
+    compiling.compile_once(said.append)
+    assert said == []
+    compiling._import()
+    keys = [key for path in compiling.files() for key in compiling.stored_keys(path)]
+    assert len(keys) > 90
+    assert all(map(stored.find, keys))
+
+
+def test_without_a_place_for_a_cache_nothing_is_compiled_in_advance(
+    no_stamps: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What can't be kept isn't compiled in advance each time."""
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    said: list[str] = []
+    compiling.compile_once(said.append)
+    assert said == []
+    assert not list(no_stamps.glob("*.json"))
+
+
+def test_kernels_of_versions_long_gone_are_forgotten(no_stamps: Path) -> None:
+    """The cache of a developer doesn't grow forever; what was used lately stays."""
+    old, new = no_stamps / "old-generic.kernel", no_stamps / "new-generic.kernel"
+    for file in (old, new):
+        file.write_bytes(b"")
+    os.utime(old, (0, 0))
+    compiling._forget_unused()
+    assert (old.exists(), new.exists()) == (False, True)
 
 
 EVERYTHING = """
@@ -66,24 +114,13 @@ def test_kernels_of_all_modules_are_compiled() -> None:
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_an_installation_of_another_user_is_left_alone(
-    stamp: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What can't be kept isn't compiled in advance each time."""
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    said: list[str] = []
-    compiling.compile_once(said.append)
-    assert said == []
-    assert not stamp.exists()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_compilation_leaves_nothing_running(
     tmp_path: Path, end: signal.Signals
 ) -> None:
     """Neither Ctrl-C nor a kill leaves processes behind, and neither is answered with a traceback."""
-    code = "from penstock.cli.pipelines.compiling import compile_kernels as c; c('stamp')"
+    code = "from penstock.cli.pipelines.compiling import compile_kernels as c; c()"
     process = subprocess.Popen(
         [sys.executable, "-c", code],
         cwd=tmp_path,
@@ -92,7 +129,7 @@ def test_an_interrupted_compilation_leaves_nothing_running(
         text=True,
     )
     try:
-        wait_until(lambda: any(tmp_path.rglob("*.nbc")), "a compiled kernel", patience_s=120.0)
+        wait_until(lambda: any(tmp_path.rglob("*.kernel")), "a compiled kernel", patience_s=120.0)
         workers = psutil.Process(process.pid).children()
         assert workers
         process.send_signal(end)
@@ -102,7 +139,7 @@ def test_an_interrupted_compilation_leaves_nothing_running(
         process.kill()
     assert process.returncode == -end
     assert "Traceback" not in said
-    assert not (tmp_path / "stamp").exists()
+    assert not list(tmp_path.rglob("*.json"))
 
 
 def running(process: psutil.Process) -> bool:
