@@ -72,7 +72,7 @@ set_up() {
     install_lock "[2/5]" requirements.lock "some 550 MB to fetch, 1.3 GB on disk"
     say "[3/5] linking the project into .venv"
     .venv/bin/python scripts/link.py
-    say "[4/5] compiling kernels (once)"
+    say "[4/5] compiling kernels (once for all clones with the same ones)"
     .venv/bin/python -c 'from penstock.cli.pipelines.compiling import compile_kernels; compile_kernels()' || fail \
         "expected penstock's kernels to compile; it failed (see above)"
     say "[5/5] archiving Spark's classes, so that it starts sooner (once)"
@@ -84,7 +84,8 @@ install_lock() {
     local quiet=--quiet
     [ -t 2 ] && quiet=--progress-bar=on
     say "$1 installing $(grep -c '^[a-z].*==' "$2") packages of $2 ($3, once)"
-    pip install "$quiet" --require-hashes --no-deps -r "$2" >&2 || fail \
+    # Not compiled to bytecode: that takes longer than the download, and most modules are never imported.
+    pip install "$quiet" --no-compile --require-hashes --no-deps -r "$2" >&2 || fail \
         "expected pip to install $2; it failed (see above). Check the network and run" \
         "this again: what was fetched is kept"
 }

@@ -1,8 +1,8 @@
 """A key for what a kernel means: equal keys have equal machine code, wherever they were compiled.
 
 It stands for the function's bytecode and constants, the values of the globals that it uses, the kernels that
-it calls, its signature and its options. Comments, names of files and times are no part of it. Nothing of Numba
-is imported for it.
+it calls, its signature and its options. Comments, names of files and times are no part of it. For this,
+nothing of Numba is imported.
 """
 
 from __future__ import annotations
