@@ -15,9 +15,10 @@ import click
 import pytest
 
 import penstock as ps
-from penstock.capture._metrics import _COUNTERS as capture_counters  # noqa: N811
+from penstock.capture._metrics import FAMILIES as CAPTURE
 from penstock.cli import main
-from penstock.sinks._metrics import _COUNTERS, _GAUGES, _STATES
+from penstock.follow.metrics import FOLLOWER
+from penstock.sinks._metrics import FAMILIES as SINK
 from penstock.web import _metrics
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -152,16 +153,15 @@ def test_every_metric_is_on_the_page_on_metrics() -> None:
     page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     name = "((?:penstock|process)_[a-z_]+)"
     listed = {one.removesuffix("_total") for one in re.findall(f"`{name}", page)}
-    known = set()
-    for module in ("broker/monitoring/metrics.py", "web/_metrics.py"):
-        source = (ROOT / "src" / "penstock" / module).read_text()
-        known |= set(re.findall(f'"{name}"', source))
-    for kind, tables in (
-        ("pipeline", (_metrics._PIPELINE, _metrics._TOPIC_COUNTERS)),
-        ("node", (_metrics._NODE_COUNTERS, _metrics._NODE_GAUGES)),
+    source = (ROOT / "src/penstock/broker/monitoring/metrics.py").read_text()
+    known = {*re.findall(f'"{name}"', source), "penstock_pipeline_state"}
+    for kind, table in (
+        ("pipeline", (*_metrics.PIPELINE, _metrics.RESTARTS, *_metrics.TOPIC)),
+        ("node", _metrics.NODE),
+        ("view", _metrics.VIEW),
+        ("sink", SINK),
+        ("capture", CAPTURE),
+        ("follower", FOLLOWER),
     ):
-        known |= {f"penstock_{kind}_{row[0]}" for table in tables for row in table}
-    known |= {f"penstock_sink_{row[0]}" for table in (_GAUGES, _COUNTERS, _STATES) for row in table}
-    known |= {f"penstock_capture_{row[0]}" for row in capture_counters} | {"penstock_capture_state"}
-    known |= {"penstock_pipeline_lag_records", "penstock_pipeline_watermark_timestamp_seconds"}
+        known |= {f"penstock_{kind}_{one.name}" for one in table}
     assert listed == known

@@ -16,9 +16,10 @@ from tests.databases import psycopg
 from tests.effort import rounds
 from tests.patience import wait_until
 
-from penstock.capture import Capture, Captured, _capture
+from penstock.capture import Capture, Captured
 from penstock.client import TransactionalProducer
 from penstock.errors import FencedError
+from penstock.follow import follower
 
 KILLS = rounds("PENSTOCK_CAPTURE_KILLS", quick=2, full=10)
 PROGRAM = """
@@ -153,7 +154,7 @@ def test_a_capture_that_the_log_has_fenced_continues_if_nobody_took_over(
     source, monkeypatch
 ) -> None:
     """The log fences a process also for a transaction that was open for too long."""
-    monkeypatch.setattr(_capture, "FENCED_S", 0.1)
+    monkeypatch.setattr(follower, "FENCED_S", 0.1)
     source.execute("CREATE TABLE t (id int PRIMARY KEY)")
     with source.running() as capture:
         source.follows(capture, lambda: capture.done.phase == "streaming")

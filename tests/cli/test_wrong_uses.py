@@ -146,7 +146,7 @@ def test_a_wrong_program_is_refused_with_its_line(penstock: Any, tmp_path: Path,
         ),
         (["doctor", "empty.py"], 1, "expected "),
         (["prepare", "x"], 2, "unexpected extra argument"),
-        (["status"], 2, "Missing argument 'APP'"),
+        (["status", "shop", "--broker", "127.0.0.1:1"], 1, "expected APP, a pipeline, or --broker"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )

@@ -20,10 +20,10 @@ from penstock.cli.log.sink import sink as command
 from penstock.cli.support import progress
 from penstock.client import Client
 from penstock.errors import LimitError, SetupError, UserError
+from penstock.follow import follower, report
 from penstock.sinks import (
     Sink,
-    _report,
-    _sink,
+    _body,
     drop,
     go_back,
     kafka,
@@ -41,10 +41,10 @@ SCHEMA = "id BIGINT NOT NULL, name STRING"
 WIDER = "id BIGINT NOT NULL, name STRING, age INT"
 
 
-def made(place, topic, schema=SCHEMA):
+def made(place, topic, schema=SCHEMA, name=None):
     """A sink."""
     target = place.make(table="users")
-    return Sink(target, topic.name, schema, key="id", log=topic.log)
+    return Sink(target, topic.name, schema, key="id", log=topic.log, name=name)
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def running(sink):
 
 def test_a_topic_that_does_not_exist_is_waited_for(log, tmp_path, monkeypatch, caplog) -> None:
     """With a warning that names it, and one that is alike; once it is created, the sink follows it."""
-    monkeypatch.setattr(_sink, "SHOWN_S", 0.0)
+    monkeypatch.setattr(_body, "PATIENT_S", 0.0)
     other = Topic(log)
     name = f"{other.name}s"
     sink = Sink(sqlite(tmp_path / "t.db", table="users"), name, SCHEMA, key="id", log=log)
@@ -133,7 +133,7 @@ def test_a_topic_that_is_created_again_is_doubted(place, topic, caplog) -> None:
 
 def test_a_sink_whose_target_is_away_is_paused(topic, tmp_path, monkeypatch) -> None:
     """It needn't reach the target for that, and shows its lag meanwhile."""
-    monkeypatch.setattr(_sink, "BACKOFF_S", (0.05, 0.2))
+    monkeypatch.setattr(follower, "BACKOFF_S", (0.05, 0.2))
     topic.send({"id": 1, "name": "ann"})
     path, name = tmp_path / "away" / "users.db", f"{topic.name}.users"
     sink = Sink(sqlite(path, table="users"), topic.name, SCHEMA, key="id", log=topic.log)
@@ -227,8 +227,8 @@ def test_a_sink_that_was_killed_is_silent(place, topic, monkeypatch) -> None:
     sink = made(place, topic)
     sink.run(until=lambda done: done.lag == 0)
     sink.done.phase = "following"
-    sink._report()
-    monkeypatch.setattr(_report, "SILENT_MS", -1)
+    sink._follower.report()
+    monkeypatch.setattr(report, "SILENT_MS", -1)
     assert {s["phase"] for s in status(topic.log) if s["name"] == sink.name} == {"silent"}
 
 
@@ -252,12 +252,11 @@ def gone(*_: object) -> None:
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 def test_a_sink_that_waits_reports_meanwhile(place, topic, monkeypatch) -> None:
     """Between two tries, and between the writes of a target with a pace."""
-    monkeypatch.setattr(_sink, "REPORT_S", 0.1)
-    monkeypatch.setattr(_sink, "BACKOFF_S", (300.0, 300.0))
-    paced, away = made(place, topic), made(place, topic)
+    monkeypatch.setattr(follower, "REPORT_S", 0.1)
+    monkeypatch.setattr(follower, "BACKOFF_S", (300.0, 300.0))
+    paced, away = made(place, topic), made(place, topic, name=f"{topic.name}.away")
     paced.target.pace_s = 300.0
     monkeypatch.setattr(away.target, "open", gone)
-    away.name = f"{topic.name}.away"
     topic.send({"id": 1, "name": "ann"})
 
     def reports() -> dict[str, tuple[str, int]]:

@@ -21,6 +21,7 @@ from tests.sinks.conftest import Topic
 
 from penstock.client import Producer
 from penstock.errors import UserError
+from penstock.follow import follower
 from penstock.registry import RegistryServer
 from penstock.schemas.protobuf import parse_protobuf, serialized
 from penstock.sinks import Sink, _sink, rebuild, sqlite
@@ -108,8 +109,8 @@ def test_a_registry_that_is_away_is_waited_for(
     topic: Topic, registry: RegistryServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing becomes a dead letter; the sink says what it waits for, and goes on."""
-    monkeypatch.setattr(_sink, "REPORT_S", 0.2)
-    monkeypatch.setattr(_sink, "BACKOFF_S", (0.05, 0.1))
+    monkeypatch.setattr(_sink, "REGISTRY_S", 0.2)
+    monkeypatch.setattr(follower, "BACKOFF_S", (0.05, 0.1))
     send(topic, [b"1"], [*written(registry.url, topic.name, "avro", [{"id": 1, "name": "a"}])])
     port = int(registry.url.rpartition(":")[2])
     registry.close()

@@ -9,20 +9,17 @@ What the server confirms as no longer needed is never more than what was stored.
 from __future__ import annotations
 
 import logging
-import random
 import re
-import threading
 import time
 import uuid
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final, Literal, cast
 
 from penstock.capture._avro import Registered
 from penstock.capture._database import (
-    Database,
     Kind,
     Moves,
     Settings,
@@ -36,6 +33,7 @@ from penstock.capture._kinds import kind_of
 from penstock.capture._notifications import INITIAL, Notifications
 from penstock.capture._output import Captured, Output
 from penstock.capture._progress import (
+    KIND,
     Control,
     Log,
     State,
@@ -44,48 +42,25 @@ from penstock.capture._progress import (
     letters_topic,
     schemas_topic,
     state_topic,
+    stored,
 )
 from penstock.capture._schemas import OnSchemaChange, Schemas
 from penstock.capture._snapshots import Initial, StoppedError, written_before
 from penstock.capture._unread import OnUnreadable
 from penstock.core.databases import described
-from penstock.errors import BrokerError, FencedError, ProtocolError, SetupError, UserError
+from penstock.errors import FencedError, SetupError, UserError
+from penstock.follow.follower import Body, Follower
 from penstock.formats.registered import KINDS, RegisteredFormat
 
 __all__ = ["Capture", "topic_name"]
 
 LOOK_S: Final = 1.0
-"""How often is looked whether it is to pause."""
+"""How often requests are passed on."""
 WAIT_S: Final = 0.1
 """How long changes are waited for, before it is looked whether it is over."""
 LAG_LOOK_S: Final = 10.0
 """How often is looked how much the database keeps, where that has a bound."""
-BACKOFF_S: Final = (0.2, 30.0)
-"""The first pause after a lost connection, and the longest; doubled each time, with jitter."""
-FENCED_S: Final = 5.0
-"""How long one that the log has fenced waits, before it looks whether another process has taken over: that
-says so once it has begun.
-"""
 _log = logging.getLogger(__name__)
-
-
-@dataclass
-class _Run:
-    """What a capture has done, and who has it, over its sessions."""
-
-    end: threading.Event = field(default_factory=threading.Event)
-    done: Captured = field(default_factory=Captured)
-    owner: str = field(default_factory=lambda: uuid.uuid4().hex)
-    owns: bool = False
-    state: State | None = None
-    #: Bytes that the database keeps for it, where they are more than it may.
-    too_far: int | None = None
-    until: Callable[[Captured], bool] | None = None
-    lag_looked: float = field(default_factory=time.monotonic)
-
-    @property
-    def is_over(self) -> bool:
-        return self.end.is_set() or (self.until is not None and self.until(self.done))
 
 
 class Capture:
@@ -198,8 +173,9 @@ class Capture:
         )
         self._check_options()
         self._check_registry(format)
-        self._run = _Run()
-        self.name, self.done = self._settings.name, self._run.done
+        body = _Capturing(self._settings, self._kind)
+        self._follower = Follower(body, self._settings.address, settings)
+        self.name, self.done = body.name, body.done
 
     def _check_options(self) -> None:
         """Checks that this kind of database has the options that are given.
@@ -242,7 +218,7 @@ class Capture:
 
     def stop(self) -> None:
         """Ends `run` soon. Can be called from any thread."""
-        self._run.end.set()
+        self._follower.stop()
 
     def run(self, *, until: Callable[[Captured], bool] | None = None) -> Captured:
         """Captures until it is stopped. While the server or the log is unavailable, it waits.
@@ -254,78 +230,17 @@ class Capture:
             SetupError: the server isn't set up for it; the message says what to do.
             FencedError: another process has begun under this name.
         """
-        pause_s, run = BACKOFF_S[0], self._run
-        run.until = until
-        while not run.is_over:
-            began = time.monotonic()
-            try:
-                if run.too_far is not None:
-                    self._let_go(run.too_far)
-                _Session(self._settings, run, self._kind.open).run()
-            except (SetupError, UserError, _TakenOverError):
-                raise
-            except Exception as error:
-                if advice := self._kind.refuses(error, self.name):
-                    where = described(self._settings.url)
-                    raise SetupError(
-                        f"expected {where} to let it capture; found: {str(error).strip()}. {advice}"
-                    ) from None
-                # The log also fences one whose transaction was open for too long.
-                is_fenced = isinstance(error, FencedError)
-                passes = isinstance(error, BrokerError | OSError | ProtocolError)
-                if not ((is_fenced and run.owns) or passes or self._kind.passes(error)):
-                    raise
-                if run.end.is_set():
-                    break
-                if time.monotonic() - began > BACKOFF_S[1]:
-                    pause_s = BACKOFF_S[0]
-                self.done.phase, self.done.trouble = "waiting", str(error).strip()
-                _log.warning("%s: %s; trying again", self.name, self.done.trouble)
-                _look_at_lag(self._settings, run, self._kind)
-                jitter = random.uniform(0.5, 1.0)  # noqa: S311 - nobody is to guess it
-                run.end.wait(max(pause_s * jitter, FENCED_S if is_fenced else 0.0))
-                pause_s = min(2 * pause_s, BACKOFF_S[1])
-        return self.done
+        return self._follower.run(until)
 
-    def _let_go(self, kept_bytes: int) -> None:
-        """Lets the database remove its log.
+    def figures(self) -> dict[str, Any]:
+        """What this capture does now, as values of JSON; `Captured` describes them.
 
-        Raises:
-            SetupError: it may.
-            OSError: the database hasn't noticed yet that the connection has ended.
+        Returns:
+            `source`, the database (without a password), `target`, the topics, `phase`, `breaker`, `trouble`,
+            `last_error`, `records`, `transactions`, `snapshot_rows`, `unread`, `dead`, `retries`;
+            `since_ms`, when the phase began, and `at_ms`, now, in milliseconds since 1970.
         """
-        assert self._run.state is not None
-        try:
-            self._kind.forget(self._settings.url, self.name, self._run.state)
-        except UserError as error:
-            raise BlockingIOError(f"the slot can't be dropped yet: {error}") from None
-        raise SetupError(
-            f"expected the database to keep at most {self._settings.options['max_lag']:,} bytes of its log "
-            f"for {self.name!r}; found {kept_bytes:,}. The slot was dropped, so that the database's disk "
-            f"doesn't fill. Start again with a new snapshot: penstock capture drop {self.name}"
-        )
-
-
-def _look_at_lag(settings: Settings, run: _Run, kind: Kind) -> bool:
-    """Whether the database keeps more than it may; says so from half of that on."""
-    max_lag, now = settings.options.get("max_lag"), time.monotonic()
-    if max_lag is None or run.state is None or now - run.lag_looked < LAG_LOOK_S:
-        return False
-    run.lag_looked = now
-    try:
-        kept_bytes = kind.look(settings.url, run.state).kept_bytes or 0
-    except Exception as error:
-        if not (isinstance(error, OSError) or kind.passes(error)):
-            raise
-        return False
-    if kept_bytes > max_lag:
-        run.too_far = kept_bytes
-    elif kept_bytes > max_lag // 2:
-        _log.warning(
-            "%s: the database keeps %s bytes of its log for it, of %s that it may",
-            *(settings.name, f"{kept_bytes:,}", f"{max_lag:,}"),
-        )
-    return run.too_far is not None
+        return self._follower.figures()
 
 
 def topic_name(text: str) -> str:
@@ -337,29 +252,51 @@ class _TakenOverError(FencedError):
     """The state says that another process has begun."""
 
 
-class _Session:
-    """One connection to the server and one to the log, until either breaks."""
+class _Capturing(Body[Captured]):
+    """A database's changes into topics.
 
-    def __init__(
-        self, settings: Settings, run: _Run, open_: Callable[[Settings], Database]
-    ) -> None:
-        self._settings, self._run, self._done, self._open = settings, run, run.done, open_
-        self._looked = time.monotonic()
+    Args:
+        settings: what is captured, and where to.
+        kind: of the database.
+    """
 
-    def run(self) -> None:
+    kind = KIND
+
+    def __init__(self, settings: Settings, kind: Kind) -> None:
+        self.name, self.done = settings.name, Captured()
+        self._settings, self._kind = settings, kind
+        self._owner, self._owns = uuid.uuid4().hex, False
+        self._state: State | None = None
+        self._too_far: int | None = (
+            None  # bytes that the database keeps, where they are more than it may
+        )
+        self._lag_looked = self._looked = time.monotonic()
+
+    def figures(self) -> dict[str, Any]:
+        """See `Body`."""
+        done, settings = self.done, self._settings
+        return {
+            "source": described(settings.url),
+            "target": settings.to or ", ".join(sorted({*(settings.topics or {}).values()})),
+            "records": done.records,
+            "transactions": done.transactions,
+            "snapshot_rows": done.snapshot_rows,
+            "unread": done.unread,
+            "dead": done.letters,
+        }
+
+    def attempt(self) -> None:
         """Captures until it is over, or to pause."""
-        settings, run = self._settings, self._run
+        settings = self._settings
         with Log(settings.address, settings.name, **settings.client) as self._log:
             self._check_owner()
             state = self._log.start()
             self._check_owner()  # a process that began in between has fenced this one, or is fenced
             if state is not None:
-                self._log.commit(replace(state, owner=run.owner))
-                run.owns, run.state = True, state
+                self._log.commit(replace(state, owner=self._owner))
+                self._owns, self._state = True, state
                 state = None if state.is_begun else state
-            if self._waits_for_resume():
-                return
-            self._database = self._open(settings)
+            self._database = self._kind.open(settings)
             try:
                 self._stream(self._prepare(state))
             except StoppedError:
@@ -371,6 +308,70 @@ class _Session:
                 self._database.close()
             self._log.abort()
 
+    def watch(self) -> None:
+        """Looks how much the database keeps, and lets it remove its log if that is too much.
+
+        Raises:
+            SetupError: it may.
+            OSError: the database hasn't noticed yet that the connection has ended.
+        """
+        if not self._keeps_too_much():
+            return
+        assert self._state is not None
+        assert self._too_far is not None
+        try:
+            self._kind.forget(self._settings.url, self.name, self._state)
+        except UserError as error:
+            raise BlockingIOError(f"the slot can't be dropped yet: {error}") from None
+        raise SetupError(
+            f"expected the database to keep at most {self._settings.options['max_lag']:,} bytes of its log "
+            f"for {self.name!r}; found {self._too_far:,}. The slot was dropped, so that the database's disk "
+            f"doesn't fill. Start again with a new snapshot: penstock capture drop {self.name}"
+        )
+
+    def rest(self) -> None:
+        """Finds what the database keeps for it, where it was paused before it began."""
+        if self._state is None and self._settings.options.get("max_lag") is not None:
+            settings = self._settings
+            self._state = stored(
+                self.follower.client, settings.address, self.name, **settings.client
+            )
+
+    def ending(self, error: Exception) -> Exception | None:
+        """See `Body`."""
+        if isinstance(error, SetupError | UserError | _TakenOverError):
+            return error
+        if advice := self._kind.refuses(error, self.name):
+            where = described(self._settings.url)
+            return SetupError(
+                f"expected {where} to let it capture; found: {str(error).strip()}. {advice}"
+            )
+        # The log also fences one whose transaction was open for too long.
+        passes = isinstance(error, FencedError) and self._owns
+        return None if passes or self._kind.passes(error) else super().ending(error)
+
+    def _keeps_too_much(self) -> bool:
+        """Whether the database keeps more than it may; says so from half of that on."""
+        max_lag, now = self._settings.options.get("max_lag"), time.monotonic()
+        is_due = now - self._lag_looked >= LAG_LOOK_S and self._too_far is None
+        if max_lag is None or self._state is None or not is_due:
+            return self._too_far is not None
+        self._lag_looked = now
+        try:
+            kept_bytes = self._kind.look(self._settings.url, self._state).kept_bytes or 0
+        except Exception as error:
+            if not (isinstance(error, OSError) or self._kind.passes(error)):
+                raise
+            return False
+        if kept_bytes > max_lag:
+            self._too_far = kept_bytes
+        elif kept_bytes > max_lag // 2:
+            _log.warning(
+                "%s: the database keeps %s bytes of its log for it, of %s that it may",
+                *(self.name, f"{kept_bytes:,}", f"{max_lag:,}"),
+            )
+        return self._too_far is not None
+
     def _check_owner(self) -> None:
         """A connection that is created again doesn't take back what another process has taken over.
 
@@ -378,36 +379,25 @@ class _Session:
             _TakenOverError: another one has.
             SetupError: the capture was dropped.
         """
-        if not self._run.owns:
+        if not self._owns:
             return
-        state, name = self._log.load(), self._settings.name
+        state, name = self._log.load(), self.name
         if state is None:  # to begin again would undo that
             raise SetupError(
                 f"expected to continue the capture {name!r}; found that its position is gone from the log: "
                 f"it was dropped, or the topic {state_topic(name)} was deleted. Start it again with a new "
                 "snapshot"
             )
-        if state.owner != self._run.owner:
+        if state.owner != self._owner:
             raise _TakenOverError(
-                f"expected to continue the capture {self._settings.name!r}; found that another process has "
+                f"expected to continue the capture {name!r}; found that another process has "
                 "begun under this name. Run one at a time"
             )
-
-    def _waits_for_resume(self) -> bool:
-        """Waits while it is to pause; whether it is over then."""
-        while self._log.control().is_paused:
-            self._done.phase, self._done.trouble = "paused", ""
-            kind = kind_of(self._settings.url)
-            if _look_at_lag(self._settings, self._run, kind):
-                return True
-            if self._run.end.wait(LOOK_S) or self._run.is_over:
-                return True
-        return False
 
     def _prepare(self, state: State | None) -> Output:
         """Makes topics, and what the database needs, be there; takes snapshots of tables that are new."""
         settings, database = self._settings, self._database
-        self._done.phase, self._done.trouble = "starting", ""
+        self.follower.enter("starting")
         system = database.check()
         found = database.tables(settings.patterns)
         former = state.tables if state is not None else {}
@@ -439,9 +429,9 @@ class _Session:
             )
         if state is None:
             self._begin(system)
-        details = database.prepare(state, topics, self._run.end.wait)
+        details = database.prepare(state, topics, self.follower.wait)
         if state is None:
-            state = State(database.name, system, kind_of(settings.url).name)
+            state = State(database.name, system, self._kind.name)
         state = replace(state, server=database.name, details={**state.details, **details})
         configs = {"retention.ms": "-1"}
         for topic in database.topics:
@@ -467,7 +457,7 @@ class _Session:
         if registry is not None and settings.schemas is not None:
             by_schemas = Registered(registry, settings.schemas, database.source[0])
         output = Output(
-            *(self._log, state, self._done, self._run.owner, schemas, notifications, by_schemas),
+            *(self._log, state, self.done, self._owner, schemas, notifications, by_schemas),
             settings.on_unreadable,
         )
         new = {t: topic for t, topic in topics.items() if spelled(t) not in kept}
@@ -475,23 +465,22 @@ class _Session:
             read_again = written_before(new, kept, former, schemas.known)
             ends = {one: self._log.ends(topic) for one, topic in read_again.items()}
             again = {one: offsets for one, offsets in ends.items() if any(offsets)}
-            self._done.phase = "snapshot"
-            Initial(self._database, output, new, self._run.end).write(numbers, again)
-            self._run.owns = True
+            self.follower.enter("snapshot")
+            Initial(self._database, output, new, self.follower.wait).write(numbers, again)
+            self._owns = True
         else:
             output.notify_now(INITIAL, "SKIPPED", uuid.uuid4().hex)
-        self._run.state = output.state
-        self._done.position, self._done.time_us = output.state.position, output.state.time_us
+        self._state = output.state
+        self.done.position, self.done.time_us = output.state.position, output.state.time_us
         return output
 
     def _begin(self, system: str) -> None:
         """Stores what the database will keep for the capture: who drops it now has to let go of that."""
-        database, run = self._database, self._run
-        kind = kind_of(self._settings.url).name
-        claims = dict(database.claims)
-        state = State(database.name, system, kind, claims, owner=run.owner, is_begun=True)
+        database, claims = self._database, dict(self._database.claims)
+        kind, owner = self._kind.name, self._owner
+        state = State(database.name, system, kind, claims, owner=owner, is_begun=True)
         self._log.commit(state)
-        run.owns, run.state = True, state
+        self._owns, self._state = True, state
 
     def _topics(
         self, tables: Iterable[TableName], former: Mapping[str, Watched]
@@ -519,14 +508,17 @@ class _Session:
         """Takes changes as they come."""
         end = self._database.end()
         stream = self._database.stream(output)
-        self._done.phase, self._done.is_caught_up = "streaming", False
-        self._ask(stream, self._log.control())  # before it is said to be caught up
+        self.done.is_caught_up = False
+        self.follower.enter("streaming")
+        self.follower.look(now=True)  # before it is said to be caught up
+        self._ask(stream)
         while True:
             came = stream.take(WAIT_S)
             is_busy = came or output.is_open or output.is_reading
-            self._done.is_caught_up = not is_busy and output.received >= end
+            self.done.is_caught_up = not is_busy and output.received >= end
             if output.store(came=came) or not came:
                 stream.confirm()
+            self.follower.succeed()
             if self._turn_ends(stream, output):
                 output.settle()
                 stream.confirm()
@@ -537,18 +529,15 @@ class _Session:
         now = time.monotonic()
         if now - self._looked >= LOOK_S:
             self._looked = now
-            if _look_at_lag(self._settings, self._run, kind_of(self._settings.url)):
+            if self._keeps_too_much() or self.follower.look():
                 return True
-            control = self._log.control()
-            if control.is_paused:
-                return True
-            self._ask(stream, control)
-            output.wanted = control.position
-        return self._run.is_over
+            output.wanted = self._ask(stream).position
+        return self.follower.is_over
 
-    @staticmethod
-    def _ask(stream: Stream, control: Control) -> None:
-        """Passes on requests for snapshots."""
+    def _ask(self, stream: Stream) -> Control:
+        """Passes on requests for snapshots; all that is asked."""
+        asked = Control.of(self.follower.requests)
         if isinstance(stream, TakesRequests):
-            for number, request in control.requests.items():
+            for number, request in asked.requests.items():
                 stream.ask(number, request)
+        return asked

@@ -2,65 +2,41 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Final
 
-from penstock.errors import SetupError
+from penstock.capture._progress import KIND
+from penstock.follow.metrics import Family, follower_families, serve
+from penstock.follow.report import PHASES
 
 if TYPE_CHECKING:
     from penstock.capture._capture import Capture
 
-__all__ = ["serve_metrics"]
+__all__ = ["FAMILIES", "serve_metrics"]
 
-_COUNTERS: Final = (
-    ("records", "Records written and committed.", "records"),
-    ("transactions", "Transactions of the database with changes of the tables.", "transactions"),
-    ("snapshot_rows", "Rows of snapshots that were read.", "snapshot_rows"),
-    ("unread_values", "Values that couldn't be read or written.", "unread"),
-    ("dead_letters", "Rows that are dead letters.", "letters"),
+FAMILIES: Final = (
+    Family("records", "Records written and committed.", "records", "counter"),
+    Family(
+        *("transactions", "Transactions of the database with changes of the tables."),
+        *("transactions", "counter"),
+    ),
+    Family("snapshot_rows", "Rows of snapshots that were read.", "snapshot_rows", "counter"),
+    Family("unread_values", "Values that couldn't be read or written.", "unread", "counter"),
+    Family("dead_letters", "Rows that are dead letters.", "dead", "counter"),
+    Family(
+        *("state", "1 for the phase that it is in.", "phase"),
+        tuple(one for one in PHASES if one != "following"),
+    ),
 )
-_PHASES: Final = ("starting", "snapshot", "streaming", "paused", "waiting")
+"""What a capture serves, with the label `capture`."""
 
 
-@contextlib.contextmanager
-def serve_metrics(host: str, port: int, capture: Capture) -> Iterator[int]:
+def serve_metrics(host: str, port: int, capture: Capture) -> AbstractContextManager[int]:
     """Serves `/metrics` meanwhile; the port.
 
     Raises:
         SetupError: the address can't be listened on.
     """
-    from prometheus_client import CollectorRegistry, start_http_server
-    from prometheus_client.registry import Collector
-
-    class _Figures(Collector):
-        def collect(self) -> Iterable[Any]:
-            return _metrics(capture)
-
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Figures())
-    try:
-        server, thread = start_http_server(port, host, registry)
-    except OSError as error:
-        raise SetupError(f"expected to listen on {host}:{port}; found: {error}") from None
-    try:
-        yield int(server.server_port)
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-def _metrics(capture: Capture) -> Iterator[Any]:
-    """What a capture has done since its process began, and in which phase it is."""
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-    for name, text, what in _COUNTERS:
-        counter = CounterMetricFamily(f"penstock_capture_{name}", text, labels=["capture"])
-        counter.add_metric([capture.name], getattr(capture.done, what))
-        yield counter
-    text = "1 for the phase that it is in."
-    state = GaugeMetricFamily("penstock_capture_state", text, labels=["capture", "state"])
-    for phase in _PHASES:
-        state.add_metric([capture.name, phase], int(phase == capture.done.phase))
-    yield state
+    return serve(
+        host, port, lambda: follower_families(KIND, FAMILIES, {capture.name: capture.figures()})
+    )

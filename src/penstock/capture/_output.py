@@ -18,6 +18,7 @@ from penstock.capture._notifications import Notifications
 from penstock.capture._progress import Log, State, Watched, letters_topic
 from penstock.capture._schemas import Schemas, Shape
 from penstock.capture._unread import Lost, OnUnreadable, letter_headers
+from penstock.follow.report import Doing
 
 __all__ = ["STEP_BYTES", "UNREAD", "Captured", "Output"]
 
@@ -37,11 +38,12 @@ IDLE_STORE_S: Final = 10.0
 
 
 @dataclass
-class Captured:
+class Captured(Doing):
     """What a capture has done since it began.
 
     Attributes:
-        phase: `starting`, `snapshot`, `streaming`, `paused` or `waiting` (for a server or the log).
+        phase: `starting`, `snapshot`, `streaming`, `paused`, `waiting` (for a server or the log), `failed` or
+            `stopped`.
         records: written and committed.
         transactions: of the database, with changes of the tables.
         snapshot_rows: read.
@@ -51,10 +53,12 @@ class Captured:
         unchanged: large values that updates didn't touch, and whose place a placeholder takes.
         unread: values that couldn't be read or written: they are NULL, or their rows dead letters.
         letters: rows that are dead letters.
+        retries: how often it tried again after an error that passes.
         trouble: why it waits; empty if it doesn't.
+        last_error: the last error, also after it has passed.
+        breaker: the circuit breaker's state; nothing is asked of a server while it is `open`.
     """
 
-    phase: str = "starting"
     records: int = 0
     transactions: int = 0
     snapshot_rows: int = 0
@@ -64,7 +68,6 @@ class Captured:
     unchanged: int = 0
     unread: int = 0
     letters: int = 0
-    trouble: str = ""
 
 
 class Output:

@@ -7,11 +7,10 @@ of a table. Requests for snapshots while changes flow, and how far these are.
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, TypeVar
 
@@ -55,7 +54,7 @@ class Initial:
         database: whose tables they are.
         output: where to.
         new: the tables, with their topics.
-        end: set where the capture is to stop.
+        end: waits, in seconds; whether the capture is to end.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class Initial:
         database: Database,
         output: Output,
         new: dict[TableName, str],
-        end: threading.Event,
+        end: Callable[[float], bool],
     ) -> None:
         self._database, self._output, self._new, self._end = database, output, new, end
         self._counts = dict.fromkeys(new, 0)
@@ -94,7 +93,7 @@ class Initial:
             output.state = state
             for name in again.keys() - chunked:
                 for _ in output.forget_unseen(name):
-                    if self._end.is_set():
+                    if self._end(0.0):
                         raise StoppedError
             output.commit(output.state)
 
@@ -119,7 +118,7 @@ class Initial:
                     count = 1
                 self._counts[table] += count
                 output.done.snapshot_rows += count
-                if is_sent and self._end.is_set():
+                if is_sent and self._end(0.0):
                     output.notify_now(INITIAL, "ABORTED", self._id)
                     raise StoppedError
 

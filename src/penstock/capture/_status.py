@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ import pyarrow as pa
 from penstock.capture._kinds import kind_named, kind_of
 from penstock.capture._output import UNREAD
 from penstock.capture._progress import (
-    COMMAND,
+    KIND,
     POSITION,
     REQUEST,
     State,
@@ -25,12 +26,20 @@ from penstock.capture._progress import (
     stored,
     versions,
 )
-from penstock.capture._progress import control as control_of
 from penstock.capture._schemas import Version, spelled, unspelled
 from penstock.client import Client, Producer
 from penstock.core.databases import described
 from penstock.core.names import unknown
-from penstock.errors import CorruptError, LimitError, PenstockError, SetupError, UserError
+from penstock.errors import (
+    BrokerError,
+    CorruptError,
+    LimitError,
+    PenstockError,
+    SetupError,
+    UserError,
+)
+from penstock.follow.control import COMMAND, asked_of, send
+from penstock.follow.listing import forget
 
 __all__ = ["Status", "control", "drop", "names", "schemas", "setup", "snapshot", "status", "token"]
 
@@ -98,7 +107,7 @@ def status(name: str, log: str, *, url: str | None = None, **settings: Any) -> S
     """
     with Client(log, **settings) as client:
         found = _stored(client, log, name, **settings)
-        is_paused = control_of(client, log, name, **settings).is_paused
+    is_paused = asked_of(log, KIND, name, **settings).is_paused
     if found is None or found.is_begun:
         never = "it has stored no position yet: its snapshot isn't complete, or it couldn't begin"
         server = found.server if found else ""
@@ -235,16 +244,10 @@ def _schema_of(state: State | None) -> str:
 
 def _send(name: str, key: bytes | None, value: bytes, log: str, **settings: Any) -> State | None:
     """Writes a request to a capture; its state."""
-    with Client(log, **settings) as client, Producer(log, **settings) as producer:
+    with Client(log, **settings) as client:
         found = _load(client, log, name, **settings)
-        if key is not None:
-            producer.send(
-                control_topic(name),
-                0,
-                pa.array([key], pa.binary()),
-                pa.array([value], pa.binary()),
-                np.array([time.time_ns() // 1_000_000]),
-            )
+    if key is not None:
+        send(log, KIND, name, key, value, **settings)
     return found
 
 
@@ -277,6 +280,8 @@ def drop(name: str, log: str, *, url: str | None = None, **settings: Any) -> Non
             _keep_topics(client, log, name, found, **settings)
         client.delete_topic(state_topic(name), missing_ok=True)
         client.delete_topic(control_topic(name), missing_ok=True)
+    with contextlib.suppress(BrokerError):  # there may be none, or it may not be deleted
+        forget(log, KIND, name, **settings)
 
 
 def _forget(url: str, name: str, state: State) -> None:
@@ -412,6 +417,4 @@ def _number(state: State, position: str) -> int:
 
 def _ask(name: str, wanted: int, log: str, **settings: Any) -> None:
     """Asks the capture to store its position soon, also if no table that it captures has changed."""
-    with Producer(log, **settings) as producer:
-        columns = pa.array([POSITION], pa.binary()), pa.array([b"%d" % wanted], pa.binary())
-        producer.send(control_topic(name), 0, *columns, np.array([time.time_ns() // 1_000_000]))
+    send(log, KIND, name, POSITION, b"%d" % wanted, **settings)

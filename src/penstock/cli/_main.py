@@ -99,7 +99,7 @@ _COMMANDS: Final = {
     "status": (
         "penstock.cli.pipelines.status",
         "status",
-        "Show a pipeline's topics, operators and state.",
+        "Show a pipeline, or a broker's captures, imports and sinks.",
     ),
     "doctor": (
         "penstock.cli.log.doctor",

@@ -34,6 +34,9 @@ from penstock.files._reading import (
     read,
 )
 from penstock.flow.times import EventTime
+from penstock.follow.control import control_topic
+from penstock.follow.follower import Body, Follower
+from penstock.follow.report import Doing
 
 __all__ = ["Ingested", "ingest"]
 
@@ -58,16 +61,21 @@ Format = Literal["json", "csv", "parquet"]
 
 
 @dataclass
-class Ingested:
+class Ingested(Doing):
     """What `ingest` has done.
 
     Attributes:
+        phase: `starting`, `streaming`, `waiting` (for the log), `paused`, `failed` or `stopped`.
         files: read to their ends.
         records: sent to the topic.
         dead: lines that are dead letters, and files that can't be read to their ends.
         changed: files that have changed after they were read; they are not read again.
         unkeyed: records without a key, where one was named.
         behind: files that begin before the event time that earlier ones have reached, less the lateness.
+        retries: how often it tried again after an error that passes.
+        trouble: why it waits; empty if it doesn't.
+        last_error: the last error, also after it has passed.
+        breaker: the circuit breaker's state; nothing is read while it is `open`.
     """
 
     files: int = 0
@@ -123,7 +131,8 @@ def ingest(
             a pipeline takes its rows for late. An expression needs the
             schema, or columns.
         columns: the types of the columns that the event time names; by default the schema's.
-        watch: whether to continue with new files until interrupted.
+        watch: whether to continue with new files until interrupted. Then the log is waited for while it is
+            unavailable.
         settle: how long a file must not have changed.
         name: the name under which positions are stored; by default the topic's. Only one process at
             a time can use a name: a second one fences the first.
@@ -134,12 +143,13 @@ def ingest(
         UserError: no such format or key; without `watch`, no file matches the pattern; the first file has no
             rows with the key.
         FencedError: another process has begun under this name.
-        BrokerError: the broker refused, or can't be reached.
+        BrokerError: without `watch`, the broker refused, or can't be reached.
     """
-    one = _Ingestion(files, to, log, format, schema, key, settle, name or to, settings)
+    one = _Ingestion(files, to, format, schema, key, settle, name or to)
     known = schema if columns is None else columns
     one.reached = Reached(time, Schema.parse(known) if isinstance(known, str) else known)
-    return one.run(watch=watch, until=until)
+    one.check(watch=watch, until=until)
+    return Follower(one, log.removeprefix("kafka://"), settings).run()
 
 
 @dataclass
@@ -151,20 +161,20 @@ class _Pending:
     letters: list[tuple[str, Letter]] = field(default_factory=list)
 
 
-class _Ingestion:
+class _Ingestion(Body[Ingested]):
     """Files into a topic, transaction by transaction."""
+
+    kind = "ingest"
 
     def __init__(
         self,
         files: str | Path,
         to: str,
-        log: str,
         format_: str | None,
         schema: str | Schema | None,
         key: str | None,
         settle: str | float | timedelta,
         name: str,
-        settings: dict[str, Any],
     ) -> None:
         if format_ is not None and format_ not in FORMATS:
             raise UserError(f"expected format among {', '.join(FORMATS)}; found {format_!r}")
@@ -181,45 +191,72 @@ class _Ingestion:
         self._format, self._schema, self._key = format_, columns, key
         is_number = isinstance(settle, int | float)
         self._settle_ns = int(settle * 1e9) if is_number else duration_us(settle) * 1000  # type: ignore[operator, arg-type]
-        self._to, self._name = to, name
-        self._address, self._settings = log.removeprefix("kafka://"), settings
+        self._to, self.name, self.done = to, name, Ingested()
         self._progress_topic = f"{name}.files"
         self._letter_topic = f"{name}.dead-letters"
-        self._writer = TransactionalProducer(self._address, f"penstock.ingest.{name}", **settings)
+        self._watches = False
+        self._until: Callable[[Ingested], bool] | None = None
         self._reported: set[str] = set()
         self._unsettled: set[Path] = set()
-        self._turn = self._sent = 0
+        self._turn = self._sent = self._unkeyed = 0
         self._has_rows = False
-        self._done = Ingested()
         #: How far files move the watermark.
         self.reached = Reached(None)
 
-    def run(self, *, watch: bool, until: Callable[[Ingested], bool] | None) -> Ingested:
+    def check(self, *, watch: bool, until: Callable[[Ingested], bool] | None) -> None:
+        """Takes how long to read; checks that there is something, unless it may come.
+
+        Raises:
+            UserError: no file matches the pattern.
+        """
+        self._watches, self._until = watch, until
         matches = self._is_folder or glob.glob(self._pattern, recursive=True)  # noqa: PTH207
         if not watch and not matches:
             raise UserError(
                 f"expected files that match {self._pattern!r}; found none. Correct the pattern, or wait for "
                 "files with --watch (in Python: watch=True)"
             )
-        with self._writer:
-            self._prepare()
-            while True:
-                self._pass()
-                if not watch:
-                    self._warn_of_unsettled()
-                if not watch or (until is not None and until(self._done)):
-                    return self._done
-                time.sleep(LOOK_S)
 
-    def _prepare(self) -> None:
-        with Client(self._address, **self._settings) as client:
-            for topic in (self._to, self._letter_topic):
-                client.create_topic(topic, 1, dict(TOPIC_SETTINGS), exists_ok=True)
-            compact = {"cleanup.policy": "compact"}
-            client.create_topic(self._progress_topic, 1, compact, exists_ok=True)
-            self._partitions = len(client.partitions(self._to))
+    def figures(self) -> dict[str, Any]:
+        """See `Body`."""
+        done = self.done
+        counts = {"records": done.records, "dead": done.dead, "files": done.files}
+        return {"source": self._pattern, "target": self._to, **counts}
+
+    def ending(self, error: Exception) -> Exception | None:
+        """See `Body`; whoever doesn't watch waits for the end, and learns of every error."""
+        return super().ending(error) if self._watches else error
+
+    def attempt(self) -> None:
+        """Reads what there is, and with `watch` what comes."""
+        follower = self.follower
+        self._sent = self._unkeyed = 0
+        with TransactionalProducer(
+            follower.address, f"penstock.ingest.{self.name}", **follower.settings
+        ) as self._writer:
+            self._prepare(follower.client)
+            follower.enter("streaming")
+            follower.look(now=True)
+            while not follower.is_paused:
+                self._pass()
+                follower.succeed()
+                if not self._watches:
+                    self._warn_of_unsettled()
+                if not self._watches or (self._until is not None and self._until(self.done)):
+                    follower.stop()
+                if follower.look() or follower.is_over or follower.wait(LOOK_S):
+                    return
+
+    def _prepare(self, client: Client) -> None:
+        for topic in (self._to, self._letter_topic):
+            client.create_topic(topic, 1, dict(TOPIC_SETTINGS), exists_ok=True)
+        compact = {"cleanup.policy": "compact"}
+        for topic in (self._progress_topic, control_topic(self.kind, self.name)):
+            client.create_topic(topic, 1, compact, exists_ok=True)
+        self._partitions = len(client.partitions(self._to))
         self._writer.start()  # before reading: what another one left is ended then
-        self._known = load(self._address, self._progress_topic, **self._settings)
+        settings = self.follower.settings
+        self._known = load(self.follower.address, self._progress_topic, **settings)
         self._has_rows = any(one.line and not one.reason for one in self._known.values())
 
     def _pass(self) -> None:
@@ -234,6 +271,8 @@ class _Ingestion:
                 if pending.size >= STEP_BYTES:
                     self._commit(pending)
                     pending = _Pending()
+                    if self.follower.look():  # the next attempt continues there
+                        return
         self._commit(pending)
 
     def _ready(self) -> Iterator[tuple[Path, FileState]]:
@@ -271,7 +310,7 @@ class _Ingestion:
     def _changed(self, path: Path) -> None:
         if str(path) not in self._reported:
             self._reported.add(str(path))
-            self._done.changed += 1
+            self.done.changed += 1
             _log.warning("%s has changed after it was read, and isn't read again", path)
 
     def _pieces(self, path: Path, state: FileState) -> Iterator[tuple[Piece | None, FileState]]:
@@ -309,7 +348,7 @@ class _Ingestion:
                 "which no row has,"
             )
         self._has_rows = True
-        self._done.unkeyed += missing
+        self._unkeyed += missing
 
     def _shape(self, path: Path) -> Shape:
         format_ = self._format
@@ -366,11 +405,12 @@ class _Ingestion:
         )
         self._writer.commit()
         self._known |= pending.states
-        self._done.records += self._sent
-        self._done.behind = self.reached.behind
-        self._sent = 0
-        self._done.dead += len(pending.letters)
-        self._done.files += sum(one.done and not one.reason for one in pending.states.values())
+        self.done.records += self._sent
+        self.done.behind = self.reached.behind
+        self.done.unkeyed += self._unkeyed
+        self._sent = self._unkeyed = 0
+        self.done.dead += len(pending.letters)
+        self.done.files += sum(one.done and not one.reason for one in pending.states.values())
 
     def _headers(self, path: str, letter: Letter) -> list[tuple[str, bytes | None]]:
         """Those of a pipeline's dead letters, so that `penstock dlq` repairs and replays them."""

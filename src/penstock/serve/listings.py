@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from penstock.core.schema import type_text
 from penstock.errors import QueryError
+from penstock.follow.report import phase_of
 from penstock.serve.texts.names import IN_SCHEMA
 from penstock.state import LocalStateFiles, StateFiles
 
@@ -102,12 +103,10 @@ def running_facts(where: Path) -> dict[str, Any]:
 
 
 def _sink(name: str, figures: dict[str, Any]) -> dict[str, Any]:
-    from penstock.sinks import sink_phase  # loads clients
-
     return {
         **figures,
         "sink": name,
-        "state": sink_phase(figures, time.time_ns() // 1_000_000),
+        "state": phase_of(figures, time.time_ns() // 1_000_000),
         "behind_s": figures["behind_ms"] / 1_000,
         "dead_letters": figures["dead"],
     }

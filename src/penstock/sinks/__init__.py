@@ -12,8 +12,8 @@ from penstock.core.lazy import lazy_names
 if TYPE_CHECKING:
     from penstock.sinks._control import drop, pause, resume, status, wait_for
     from penstock.sinks._metrics import serve_metrics, sink_metrics
+    from penstock.sinks._names import SILENT_MS, letters_topic, sink_phase
     from penstock.sinks._rebuilding import go_back, rebuild
-    from penstock.sinks._report import SILENT_MS, letters_topic, sink_phase
     from penstock.sinks._sink import Followed, Sink
     from penstock.sinks._targets.address import from_address
     from penstock.sinks._targets.contract import Target
@@ -44,7 +44,7 @@ else:  # administration needs none of the targets
                 "serve_metrics",
                 "sink_metrics",
             ),
-            "_report": (
+            "_names": (
                 "SILENT_MS",
                 "letters_topic",
                 "sink_phase",

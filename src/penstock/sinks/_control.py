@@ -6,15 +6,16 @@ A sink may run anywhere, so it is controlled by a record of the log: the newest 
 from __future__ import annotations
 
 import time
-from typing import Any, Final, Literal
-
-import orjson
+from typing import Any, Final
 
 from penstock.client import Client
-from penstock.client.groups import GroupAdmin
 from penstock.core.names import unknown
 from penstock.errors import LimitError, UserError
-from penstock.sinks._report import GROUP_PREFIX, control_topic, sink_phase
+from penstock.follow.control import COMMAND, Command, control_topic, send
+from penstock.follow.listing import forget as forget_reports
+from penstock.follow.listing import listed
+from penstock.follow.report import ENDED, group_of
+from penstock.sinks._names import KIND
 from penstock.wire.positions import Position
 
 __all__ = ["drop", "forget", "pause", "resume", "status", "wait_for"]
@@ -22,8 +23,6 @@ __all__ = ["drop", "forget", "pause", "resume", "status", "wait_for"]
 LOOK_S: Final = 0.1
 """Between two looks whether a sink has passed a position."""
 NO_SINKS: Final = "Start one: penstock sink TOPIC TARGET"
-ENDED: Final = ("failed", "stopped", "silent", "unknown")
-"""Phases without a process."""
 
 
 def pause(address: str, name: str, **settings: Any) -> None:
@@ -45,21 +44,11 @@ def resume(address: str, name: str, **settings: Any) -> None:
     _command(address, name, "resume", settings)
 
 
-def _command(address: str, name: str, what: Literal["pause", "resume"], settings: Any) -> None:
-    import numpy as np  # looking at sinks needs none of these
-    import pyarrow as pa
-
-    from penstock.client import Producer
-
-    known = [one["name"] for one in status(address, **settings)]
+def _command(address: str, name: str, what: Command, settings: dict[str, Any]) -> None:
+    known = [one.name for one in listed(address, KIND, **settings)]
     if name not in known:
         raise UserError(unknown("sink", name, known, NO_SINKS))
-    topic = control_topic(name)
-    with Client(address, **settings) as client, Producer(address, **settings) as producer:
-        client.create_topic(topic, 1, {"cleanup.policy": "compact"}, exists_ok=True)
-        now_ms = np.array([time.time_ns() // 1_000_000])
-        key = pa.array([b"command"], pa.binary())
-        producer.send(topic, 0, key, pa.array([what.encode()], pa.binary()), now_ms)
+    send(address, KIND, name, COMMAND, what.encode(), **settings)
 
 
 def drop(address: str, name: str, **settings: Any) -> None:
@@ -76,7 +65,7 @@ def drop(address: str, name: str, **settings: Any) -> None:
     Raises:
         UserError: no sink of this name has ever run, or it runs.
     """
-    phases = {one["name"]: one["phase"] for one in status(address, **settings)}
+    phases = {one.name: one.phase for one in listed(address, KIND, **settings)}
     if name not in phases:
         raise UserError(unknown("sink", name, phases, NO_SINKS))
     if phases[name] not in ENDED:
@@ -88,10 +77,9 @@ def drop(address: str, name: str, **settings: Any) -> None:
 
 def forget(address: str, name: str, **settings: Any) -> None:
     """Deletes what the log has of a sink, but for its dead letters."""
-    with GroupAdmin(address, **settings) as admin:
-        admin.delete_group(GROUP_PREFIX + name)
+    forget_reports(address, KIND, name, **settings)
     with Client(address, **settings) as client:
-        client.delete_topic(control_topic(name), missing_ok=True)
+        client.delete_topic(control_topic(KIND, name), missing_ok=True)
 
 
 def status(address: str, **settings: Any) -> list[dict[str, Any]]:
@@ -104,45 +92,21 @@ def status(address: str, **settings: Any) -> list[dict[str, Any]]:
         `dead` and `retries` since it began, `target`, `trouble`, `last_error`, and `reported_ms`, the time
         of its last report since 1970.
     """
-    found = []
-    with GroupAdmin(address, **settings) as admin:
-        for one in admin.list_groups():
-            if not one.name.startswith(GROUP_PREFIX):
-                continue
-            positions = admin.positions(one.name)
-            report = max(map(_report, positions), key=lambda r: r.get("at_ms", 0), default={})
-            names = ("upserts", "deletes", "dead", "retries", "target", "breaker", "progress")
-            counts = {name: report.get(name) for name in names}
-            lag = sum(p.lag for p in positions)
-            found.append(
-                {
-                    "name": one.name.removeprefix(GROUP_PREFIX),
-                    "topic": next((p.topic for p in positions), ""),
-                    "phase": sink_phase(report, time.time_ns() // 1_000_000),
-                    "lag": lag,
-                    "behind_s": _behind_s(report) if lag else 0.0,
-                    **counts,
-                    "trouble": report.get("trouble", ""),
-                    "last_error": report.get("trouble") or report.get("last_error", ""),
-                    "reported_ms": report.get("at_ms"),
-                }
-            )
-    return sorted(found, key=lambda one: str(one["name"]))
-
-
-def _report(position: Any) -> dict[str, Any]:
-    try:
-        report = orjson.loads(position.metadata)
-    except orjson.JSONDecodeError:
-        return {}
-    return report if isinstance(report, dict) else {}
-
-
-def _behind_s(report: dict[str, Any]) -> float | None:
-    at_ms, behind_ms = report.get("at_ms"), report.get("behind_ms")
-    if not isinstance(at_ms, int) or not isinstance(behind_ms, int):
-        return None
-    return (behind_ms + max(time.time_ns() // 1_000_000 - at_ms, 0)) / 1_000
+    names = ("upserts", "deletes", "dead", "retries", "target", "breaker", "progress")
+    return [
+        {
+            "name": one.name,
+            "topic": next(iter(one.topics), ""),
+            "phase": one.phase,
+            "lag": one.lag,
+            "behind_s": one.behind_s,
+            **{name: one.about.get(name) for name in names},
+            "trouble": one.about.get("trouble", ""),
+            "last_error": one.last_error,
+            "reported_ms": one.about.get("at_ms"),
+        }
+        for one in listed(address, KIND, **settings)
+    ]
 
 
 def wait_for(address: str, name: str, token: str, timeout: float = 10.0, **settings: Any) -> None:
@@ -165,10 +129,10 @@ def wait_for(address: str, name: str, token: str, timeout: float = 10.0, **setti
     with Client(address, **settings) as client:
         while True:
             offsets: dict[str, dict[str, int]] = {}
-            for (topic, partition), offset in client.committed(GROUP_PREFIX + name).items():
+            for (topic, partition), offset in client.committed(group_of(KIND, name)).items():
                 offsets.setdefault(topic, {})[str(partition)] = offset
             if not offsets:
-                known = [one["name"] for one in status(address, **settings)]
+                known = [one.name for one in listed(address, KIND, **settings)]
                 raise UserError(unknown("sink", name, known, NO_SINKS))
             if all(one.is_in(offsets) for one in positions):
                 return

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from penstock.client import Client, Producer
 from penstock.client.letters.dead_letters import CUT_HEADER
-from penstock.sinks._report import letters_topic
+from penstock.sinks._names import letters_topic
 from penstock.wire.columns import Records
 
 __all__ = ["LETTER_BYTES_MAX", "Letters"]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.core.time import instant_text
+from penstock.follow.report import phase_of
 
 __all__ = ["sink_state", "state_of", "whole"]
 
@@ -23,9 +24,7 @@ def sink_state(report: Mapping[str, Any] | None, now_ms: int) -> dict[str, Any]:
     if report is None:
         reason = "Its group has offsets and no report: an older release, or another program, writes them."
         return state_of("unknown", "wait", None, reason, "Restart the sink with this release.")
-    from penstock.sinks import sink_phase  # loads clients, which `penstock status` doesn't need
-
-    phase, trouble = sink_phase(report, now_ms), str(report.get("trouble", ""))
+    phase, trouble = phase_of(report, now_ms), str(report.get("trouble", ""))
     since_ms, at_ms = whole(report.get("since_ms")), whole(report.get("at_ms"))
     if phase == "silent":
         reason = f"A sink reports at least every 5 seconds. The last report: {report.get('phase')}."

@@ -10,12 +10,12 @@ import pytest
 from tests.address import Address
 from tests.capture.sources import Source
 
-from penstock.capture import _capture
 from penstock.capture._mysql import _server as mysql_server_module
 from penstock.capture._mysql import _stream as mysql_stream
 from penstock.capture._mysql._server import Server
 from penstock.capture._postgres import _stream as postgres_stream
 from penstock.capture._postgres._server import _server as postgres_server
+from penstock.follow import follower
 
 
 @dataclass
@@ -34,7 +34,7 @@ class Behind:
 @pytest.fixture(params=["mysql", "postgres"])
 def kind(request, monkeypatch) -> str:
     """A kind of database; its servers are given up soon."""
-    monkeypatch.setattr(_capture, "BACKOFF_S", (0.1, 0.2))
+    monkeypatch.setattr(follower, "BACKOFF_S", (0.1, 0.2))
     monkeypatch.setattr(mysql_server_module, "HEARTBEAT_S", 1)
     monkeypatch.setattr(mysql_server_module, "SILENCE_S", 10.0)
     monkeypatch.setattr(mysql_stream, "SILENCE_S", 10.0)

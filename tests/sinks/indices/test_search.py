@@ -11,7 +11,7 @@ import pytest
 
 from penstock.client import Client
 from penstock.errors import FencedError, UserError
-from penstock.sinks import Sink, _sink, elasticsearch, from_address, tantivy
+from penstock.sinks import Sink, _body, elasticsearch, from_address, tantivy
 from penstock.sinks._targets.contract import RefusedError
 from penstock.sinks._targets.tantivy import STATE_FILE, TIMESTAMP, _check_instants
 
@@ -166,7 +166,7 @@ def test_elasticsearch_ignores_what_an_older_process_writes(elastic, topic) -> N
     held = []
     old._target.write = lambda batch, offsets: held.append(batch) if len(batch) else None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_sink, "STEP_OFFSETS", 1)
+        patch.setattr(_body, "STEP_OFFSETS", 1)
         old.run(until=lambda done: done.lag == 0)
     del old._target.write
     old._target.open(old.name, old._rows)

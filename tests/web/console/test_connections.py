@@ -11,8 +11,8 @@ from tests.web.logs import Log, filled_log
 
 import penstock as ps
 from penstock.errors import UserError
+from penstock.follow.report import report_text
 from penstock.sinks import Sink
-from penstock.sinks._report import report
 from penstock.web.console.connections import all_connections, capture_state
 from penstock.web.states import sink_state
 
@@ -62,7 +62,7 @@ def test_a_capture_that_stores_nothing_is_not_called_stopped() -> None:
 def test_a_report_fits_next_to_an_offset() -> None:
     """However long an error's text is."""
     long = "\U0001f600" * 5_000
-    text = report({"phase": "failed", "trouble": long, "last_error": long, "dead": 1})
+    text = report_text({"phase": "failed", "trouble": long, "last_error": long, "dead": 1})
     assert len(text.encode()) < 4_096
 
 

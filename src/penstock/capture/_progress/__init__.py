@@ -2,13 +2,12 @@
 
 from penstock.capture._progress._log import Log
 from penstock.capture._progress._state import (
-    COMMAND,
+    KIND,
     POSITION,
     REQUEST,
     Control,
     State,
     Watched,
-    control,
     control_topic,
     last_value,
     letters_topic,
@@ -20,14 +19,13 @@ from penstock.capture._progress._state import (
 )
 
 __all__ = [
-    "COMMAND",
+    "KIND",
     "POSITION",
     "REQUEST",
     "Control",
     "Log",
     "State",
     "Watched",
-    "control",
     "control_topic",
     "last_value",
     "letters_topic",

@@ -23,9 +23,7 @@ import pyarrow.compute as pc
 
 from penstock.capture._envelope import Block, Headers, Record, Waiting
 from penstock.capture._progress._state import (
-    Control,
     State,
-    control,
     control_topic,
     letters_topic,
     schemas_topic,
@@ -93,7 +91,6 @@ class Log:
         #: Told of records that are too long for their topic, which are dead letters.
         self.too_long: Callable[[Lost], None] = lambda _: None
         self._waiting: dict[str, Waiting] = {}
-        self._control, self._control_end = Control(is_paused=False, requests={}), -1
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-capture")
         self._ending: _Ending | None = None
         #: Bytes that were added and are not sent.
@@ -507,11 +504,3 @@ class Log:
             action()
         except (PenstockError, OSError) as error:
             _log.warning("%s: the transaction was not ended: %s", self.name, error)
-
-    def control(self) -> Control:
-        """What is asked of it; the topic is read where it has grown."""
-        end = self.client.offsets(control_topic(self.name), "latest")[0]
-        if end != self._control_end:
-            self._control = control(self.client, self._address, self.name, **self._settings)
-            self._control_end = end
-        return self._control

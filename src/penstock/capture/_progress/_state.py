@@ -5,7 +5,7 @@ The newest record of a capture's topic is its state; see `_log`, which writes it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,15 +15,15 @@ from penstock.capture._schemas import Version
 from penstock.client import Client, Reader
 from penstock.client.letters.dead_letters import TOPIC_SUFFIX
 from penstock.errors import CorruptError
+from penstock.follow import control as follow
 
 __all__ = [
-    "COMMAND",
+    "KIND",
     "POSITION",
     "REQUEST",
     "Control",
     "State",
     "Watched",
-    "control",
     "control_topic",
     "last_value",
     "letters_topic",
@@ -36,8 +36,8 @@ __all__ = [
 
 LOOKED_BACK: Final = 1000
 """Records that are looked at for the newest state, before all of them are."""
-COMMAND: Final = b"command"
-"""The key of `pause` and `resume` in the topic of its requests."""
+KIND: Final = "capture"
+"""What a capture is called among followers."""
 POSITION: Final = b"position"
 """The key of the position that someone waits for."""
 REQUEST: Final = b"snapshot:"
@@ -129,7 +129,7 @@ def state_topic(name: str) -> str:
 
 def control_topic(name: str) -> str:
     """The topic with requests to it: `pause`, `resume`, snapshots."""
-    return f"{name}.capture.control"
+    return follow.control_topic(KIND, name)
 
 
 def schemas_topic(name: str) -> str:
@@ -144,17 +144,25 @@ def letters_topic(name: str) -> str:
 
 @dataclass(frozen=True)
 class Control:
-    """What is asked of a capture from outside.
+    """What is asked of a capture from outside, but for pauses.
 
     Attributes:
-        is_paused: whether it is to pause.
         requests: for snapshots, by increasing numbers.
         position: that someone waits for.
     """
 
-    is_paused: bool
     requests: dict[int, dict[str, Any]]
     position: int = 0
+
+    @staticmethod
+    def of(values: Mapping[bytes, bytes]) -> Control:
+        """What the newest requests of each key ask for."""
+        requests = {
+            int(key.removeprefix(REQUEST)): orjson.loads(value)
+            for key, value in values.items()
+            if key.startswith(REQUEST)
+        }
+        return Control(dict(sorted(requests.items())), int(values.get(POSITION) or 0))
 
 
 def versions(client: Client, address: str, name: str, **settings: Any) -> dict[str, Version]:
@@ -174,20 +182,6 @@ def _pairs(
     with Reader(address, **settings) as reader:
         for records in reader.read(topic, 0, first, end):
             yield from zip(records.keys().to_pylist(), records.values().to_pylist(), strict=True)
-
-
-def control(client: Client, address: str, name: str, **settings: Any) -> Control:
-    """What is asked of a capture."""
-    found: dict[bytes | None, bytes] = {}
-    for key, value in _pairs(client, address, control_topic(name), **settings):
-        found[key] = value or b""
-    requests = {
-        int(key.removeprefix(REQUEST)): orjson.loads(value)
-        for key, value in found.items()
-        if key is not None and key.startswith(REQUEST)
-    }
-    position = int(found.get(POSITION) or 0)
-    return Control(found.get(COMMAND) == b"pause", dict(sorted(requests.items())), position)
 
 
 def load(client: Client, address: str, name: str, **settings: Any) -> State | None:

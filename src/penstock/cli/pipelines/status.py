@@ -1,16 +1,24 @@
-"""`penstock status`: how a pipeline is, once."""
+"""`penstock status`: how a pipeline is, or the captures, imports and sinks of a broker, once."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
+from penstock.cli.support.address import find_broker
 from penstock.cli.support.journal import delay, summary
-from penstock.cli.support.tables import text_table
+from penstock.cli.support.options import broker_option, client_settings
+from penstock.cli.support.tables import note, text_table, write_rows
+from penstock.errors import UserError
+
+FOLLOWER: Final = (
+    *("kind", "name", "phase", "source", "target", "lag", "behind_s"),
+    *("records", "dead", "retries", "last_error"),
+)
 
 
 @click.command(
@@ -18,17 +26,65 @@ from penstock.cli.support.tables import text_table
 Examples:
   penstock status shop
   penstock status shop --json | jq .state
+  penstock status --broker 127.0.0.1:9092     captures, imports of files and sinks, wherever they run
 
 Rows in and out, late rows and time count from the start of the pipeline's process; rates are over its
 last ten seconds. The operator with a * takes most of the time.
 """
 )
-@click.argument("app")
+@click.argument("app", required=False)
 @click.option(
-    "--json", "as_json", is_flag=True, help="The whole status, as GET /api/status has it."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="The whole status, as GET /api/status has it; without APP, a line for each follower.",
 )
-def status(app: str, *, as_json: bool) -> None:
-    """Show the topics, operators and state of APP (a pipeline's name or directory)."""
+@broker_option
+def status(app: str | None, broker: str | None, *, as_json: bool) -> None:
+    """Show the topics, operators and state of APP (a pipeline's name or directory).
+
+    Without APP, show what follows databases, files and topics with the log of a broker: the captures, imports
+    of files and sinks that have run.
+    """
+    if app is None:
+        _followers(find_broker(broker), "json" if as_json else "table")
+        return
+    if broker is not None:
+        raise UserError(
+            f"expected APP, a pipeline, or --broker, whose captures and sinks are shown; found {app} and "
+            f"--broker {broker}"
+        )
+    _pipeline(app, as_json=as_json)
+
+
+def _followers(address: str, form: str) -> None:
+    """Shows the captures, imports and sinks of a broker."""
+    from penstock.capture import names
+    from penstock.client import Client
+    from penstock.follow.listing import Listed, listed
+
+    settings = client_settings()
+    found = listed(address, **settings)
+    with Client(address, **settings) as client:
+        known = {one.name for one in found if one.kind == "capture"}
+        found += [Listed("capture", name) for name in names(client) if name not in known]
+    rows = []
+    for one in sorted(found, key=lambda one: (one.kind, one.name)):
+        counts = [one.about.get(name) for name in ("records", "dead", "retries")]
+        behind_s = None if one.behind_s is None else round(one.behind_s, 1)
+        source = one.about.get("source") or ", ".join(one.topics if one.kind == "sink" else ())
+        places = source, one.about.get("target", "")
+        rows.append(
+            [one.kind, one.name, one.phase, *places, one.lag, behind_s, *counts, one.last_error]
+        )
+    if not rows and form == "table":
+        note("There are no captures, imports of files or sinks yet.")
+        return
+    write_rows(FOLLOWER, rows, form)
+
+
+def _pipeline(app: str, *, as_json: bool) -> None:
+    """Shows a pipeline."""
     from penstock.app import read_facts
     from penstock.cli.pipelines.ui import directory_of
     from penstock.serve.places import newest, open_store

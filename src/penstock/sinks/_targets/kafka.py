@@ -21,7 +21,7 @@ from penstock.client.groups import GroupAdmin
 from penstock.client.network.security import parse_target
 from penstock.core.databases import described
 from penstock.errors import BrokerError, LimitError, SetupError, UserError
-from penstock.sinks._report import own_topic
+from penstock.follow.control import own_topic
 from penstock.sinks._targets.contract import Batch, RefusedError, Rows, Unchanged, fenced
 from penstock.sinks._targets.texts import json_rows, key_texts
 from penstock.wire.protocol import ErrorCode

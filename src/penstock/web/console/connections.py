@@ -10,19 +10,17 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-import orjson
-
 from penstock.client import Client, Reader
-from penstock.client.groups import GroupAdmin
 from penstock.client.share import ShareClient
 from penstock.core.time import instant_text
 from penstock.errors import PenstockError
+from penstock.follow.listing import listed
+from penstock.follow.report import group_of, reported
 from penstock.sinks import letters_topic
 from penstock.web.states import sink_state, state_of, whole
 
 __all__ = ["all_connections", "capture_state"]
 
-SINK_PREFIX: Final = "penstock.sink."
 CAPTURE_SUFFIX: Final = ".capture"
 CONTROL_SUFFIX: Final = ".capture.control"
 QUEUE_LETTERS: Final = "dlq."
@@ -63,42 +61,31 @@ def sinks(address: str, **settings: Any) -> list[dict[str, Any]]:
     """Each sink with its topic, lag, counts and state, by name."""
     now_ms = time.time_ns() // 1_000_000
     found = []
-    with GroupAdmin(address, **settings) as admin:
-        for one in admin.list_groups():
-            if not one.name.startswith(SINK_PREFIX):
-                continue
-            positions = admin.positions(one.name)
-            reports = [report for p in positions if (report := _object(p.metadata)) is not None]
-            report = max(reports, key=lambda r: whole(r.get("at_ms")) or 0, default=None)
-            name, about = one.name.removeprefix(SINK_PREFIX), report or {}
-            counts = {key: whole(about.get(key)) for key in ("upserts", "deletes", "dead")}
-            lag = sum(p.lag for p in positions)
-            at_ms, behind_ms = whole(about.get("at_ms")), whole(about.get("behind_ms"))
-            if lag and at_ms is not None and behind_ms is not None:
-                behind_ms += max(now_ms - at_ms, 0)
-            found.append(
-                {
-                    "name": name,
-                    "group": one.name,
-                    "topics": sorted({p.topic for p in positions}),
-                    "target": str(about.get("target", "")),
-                    "lag": lag,
-                    "behind_ms": behind_ms if lag else 0,
-                    "progress": about.get("progress"),
-                    "breaker": str(about.get("breaker", "")),
-                    "last_error": str(about.get("trouble") or about.get("last_error", "")),
-                    "letters_topic": letters_topic(name),
-                    "state": sink_state(report, now_ms),
-                    **counts,
-                }
-            )
-    return sorted(found, key=lambda one: str(one["name"]))
+    for one in listed(address, "sink", **settings):
+        behind_s = one.behind_s
+        found.append(
+            {
+                "name": one.name,
+                "group": group_of(one.kind, one.name),
+                "topics": one.topics,
+                "target": str(one.about.get("target", "")),
+                "lag": one.lag,
+                "behind_ms": None if behind_s is None else round(behind_s * 1_000),
+                "progress": one.about.get("progress"),
+                "breaker": str(one.about.get("breaker", "")),
+                "last_error": one.last_error,
+                "letters_topic": letters_topic(one.name),
+                "state": sink_state(one.report, now_ms),
+                **{key: whole(one.about.get(key)) for key in ("upserts", "deletes", "dead")},
+            }
+        )
+    return found
 
 
 def captures(address: str, **settings: Any) -> list[dict[str, Any]]:
     """Each capture with its database, tables and state, by name."""
     now_ms = time.time_ns() // 1_000_000
-    listed = []
+    found_all = []
     with Client(address, **settings) as client, Reader(address, **settings) as reader:
         topics = client.topics()
         for topic in sorted(topics):
@@ -108,13 +95,13 @@ def captures(address: str, **settings: Any) -> list[dict[str, Any]]:
             stored = _last(client, reader, topic)
             control = f"{name}{CONTROL_SUFFIX}"
             command = _last(client, reader, control) if control in topics else None
-            found = None if stored is None else _object(stored)
+            found = None if stored is None else reported(stored)
             if stored is not None and (found is None or "server" not in found):
                 continue  # a topic of somebody else's
             about = found or {}
             time_us = whole(about.get("time_us"))
             tables = about.get("tables") or {}
-            listed.append(
+            found_all.append(
                 {
                     "name": name,
                     "database": str(about.get("server", "")),
@@ -129,7 +116,7 @@ def captures(address: str, **settings: Any) -> list[dict[str, Any]]:
                     ),
                 }
             )
-    return listed
+    return found_all
 
 
 def queues(address: str, **settings: Any) -> list[dict[str, Any]]:
@@ -185,21 +172,12 @@ def _last(client: Client, reader: Reader, topic: str) -> bytes | None:
     return None
 
 
-def _object(text: str | bytes) -> dict[str, Any] | None:
-    """A JSON object; None: it is something else."""
-    try:
-        found = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return None
-    return found if isinstance(found, dict) else None
-
-
 def all_connections(address: str, **settings: Any) -> dict[str, Any]:
     """Captures, sinks and queues; a part that the broker refuses is an error text and no list."""
     found: dict[str, Any] = {}
-    for name, listed in (("captures", captures), ("sinks", sinks), ("queues", queues)):
+    for name, ask in (("captures", captures), ("sinks", sinks), ("queues", queues)):
         try:
-            found[name] = listed(address, **settings)
+            found[name] = ask(address, **settings)
         except PenstockError as error:
             found[name], found[f"{name}_error"] = [], str(error)
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.sinks._breaker import Breaker
+from penstock.follow.breaker import Breaker
 
 
 def test_a_circuit_opens_lets_one_attempt_through_and_closes() -> None:
