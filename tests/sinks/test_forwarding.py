@@ -84,7 +84,7 @@ def test_a_second_sink_fences_the_first(other, topic) -> None:
     one._target.open(one.name, one._rows)
     follow(kafka(other, table="fenced"), topic)
     with pytest.raises(FencedError):
-        one._target.write(one._nothing, {0: 5})
+        one._target.write(one._body._nothing, {0: 5})
     one._target.close()
 
 

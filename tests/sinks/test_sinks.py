@@ -157,7 +157,7 @@ def test_a_second_sink_fences_the_first(place, topic) -> None:
         target, "_module"
     ) else target.execute("UPDATE penstock_sinks SET epoch = epoch + 1")
     with pytest.raises(FencedError):
-        target.write(sink._nothing, {0: 5})
+        target.write(sink._body._nothing, {0: 5})
     target.close()
     assert place.rows("SELECT count(*) FROM penstock_sinks WHERE part = 0") == [(0,)]
 

@@ -135,7 +135,7 @@ def test_an_index_belongs_to_one_process_and_one_sink(tmp_path, topic) -> None:
     one._target.open(one.name, one._rows)
     with pytest.raises(BlockingIOError, match="another process"):
         tantivy(path).open(one.name, one._rows)
-    one._target.write(one._nothing, {0: 0})
+    one._target.write(one._body._nothing, {0: 0})
     one._target.close()
     with pytest.raises(UserError, match="Choose another directory"):
         follow(tantivy(path), topic, name="another")
