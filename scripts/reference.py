@@ -1,4 +1,5 @@
-"""Writes the parts of docs/ that are made from the program: of docstrings, `--help` and settings.
+"""Writes what is made from the program: parts of docs/, of docstrings, `--help` and declarations of kinds,
+and the stubs of packages whose names are declared by modules of theirs.
 
 .venv/bin/python scripts/reference.py             # writes them into the pages
 .venv/bin/python scripts/reference.py --check     # says which pages are out of date
@@ -10,16 +11,30 @@ import sys
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
+SINKS = DOCS.parent / "src/penstock/sinks/__init__.pyi"
 sys.path.insert(0, str(DOCS / "_site"))
 
 
 def outdated() -> dict[Path, str]:
-    """The pages whose generated parts aren't what the program gives, and what they should be."""
+    """The pages and stubs whose generated parts aren't what the program gives, and what they should be."""
     from generated import written
 
     found = {page: page.read_text() for page in sorted(DOCS.rglob("*.md"))}
     made = {page: written(text) for page, text in found.items()}
+    found[SINKS], made[SINKS] = SINKS.read_text() if SINKS.exists() else "", sinks_stub()
     return {page: text for page, text in made.items() if text != found[page]}
+
+
+def sinks_stub() -> str:
+    """What type checkers are told of `penstock.sinks`: its own names, and the functions of targets."""
+    from penstock.sinks import NAMES, TARGETS
+
+    homes = [
+        (f"penstock.sinks.{module}", name) for module, names in NAMES.items() for name in names
+    ]
+    homes += [(kind.make.__module__, kind.name) for kind in TARGETS.own()]
+    lines = [f"from {module} import {name} as {name}" for module, name in sorted(homes)]
+    return "\n".join(["# Written by scripts/reference.py.", *lines, ""])
 
 
 def main() -> int:

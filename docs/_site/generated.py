@@ -1,7 +1,8 @@
 """Parts of pages that are made from the program itself.
 
 What is between `<!-- python NAME … -->` and `<!-- end -->` is the documentation of public names, behind
-`<!-- fields CLASS … -->` the fields of dataclasses, behind `<!-- commands -->` the command line, and behind
+`<!-- fields CLASS … -->` the fields of dataclasses, behind `<!-- targets TABLE -->` a table of the targets of
+sinks, behind `<!-- commands -->` the command line, and behind
 `<!-- topic settings -->` a table of them.
 `scripts/reference.py` writes them into the pages. The site has the public names as directives of Sphinx
 instead, and in the index, for `<!-- other pages -->`, the pages that no other list has.
@@ -45,7 +46,7 @@ SECTIONS: Final = {
 }
 SECTION: Final = re.compile(rf"^({'|'.join(SECTIONS)}):\s*(.*)$")
 PART: Final = re.compile(
-    r"^(?P<begin><!-- (?P<what>python [^>]+|fields [^>]+|commands|topic settings) -->)$.*?^<!-- end -->$",
+    r"^(?P<begin><!-- (?P<what>(python|fields|targets) [^>]+|commands|topic settings) -->)$.*?^<!-- end -->$",
     re.MULTILINE | re.DOTALL,
 )
 KINDS: Final = {
@@ -81,6 +82,8 @@ def _made(what: str, name: Callable[[str], str]) -> str:
     if what == "topic settings":
         return topic_settings()
     kind, *names = what.split()
+    if kind == "targets":
+        return targets(names[0])
     return "\n".join(map(fields if kind == "fields" else name, names))
 
 
@@ -280,6 +283,46 @@ def fields(name: str) -> str:
         kind = re.sub(r"(Mapping|Sequence)\b", lambda found: found[1].lower(), str(each.type))
         rows.append(f"| `{each.name}` | `{_cell(kind)}` | {_cell(meanings[each.name])} |")
     return "\n".join([*rows, ""])
+
+
+TARGET_TABLES: Final[dict[str, tuple[str, ...]]] = {
+    "guarantees": ("target", "function", "exactly once"),
+    "transactions": ("target", "exactly once", "an older process"),
+    "loading": ("target", "loading", "other processes"),
+    "rebuilds": ("target", "new table", "how it replaces the live one", "old table"),
+    "addresses": ("target", "address", "table", "options", "extra"),
+}
+
+
+def targets(table: str) -> str:
+    """A table of the targets of sinks, as they describe themselves; those that agree share a line."""
+    from penstock.sinks import TARGETS, TargetKind
+
+    def cells(one: TargetKind) -> tuple[str, ...]:
+        facts = one.facts
+        match table:
+            case "guarantees":
+                return f"`ps.sinks.{one.name}({one.arguments})`", facts.guarantee
+            case "transactions":
+                return facts.exactly_once, facts.older_process
+            case "loading":
+                return facts.loading, facts.others
+            case "rebuilds":
+                return facts.rebuilt.new, facts.rebuilt.replaced, facts.rebuilt.old
+            case _:
+                shown = ", ".join(f"`{each}`" for each in one.examples)
+                options = "; ".join(f"`{each}`: {each.help}" for each in one.options)
+                extra = f"`{one.extra}`" if one.extra else ""
+                return shown, one.table, options.replace("|", "\\|"), extra
+
+    lines: dict[tuple[str, ...], list[str]] = {}
+    for one in sorted(TARGETS.own(), key=lambda one: one.title.lower()):
+        lines.setdefault(cells(one), []).append(one.title)
+    head = TARGET_TABLES[table]
+    rows = [" | ".join((", ".join(titles), *found)) for found, titles in lines.items()]
+    return "\n".join(
+        f"| {row} |" for row in (" | ".join(head), " | ".join(["---"] * len(head)), *rows)
+    )
 
 
 def _meanings(about: str) -> dict[str, str]:

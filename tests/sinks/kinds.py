@@ -22,6 +22,7 @@ from tests.redis_server import RedisServer
 from tests.sinks.elastic_server import Elastic
 
 import penstock as ps
+import penstock.sinks.testing
 from penstock.client import Client, Reader
 from penstock.core.schema import Field, Schema
 from penstock.sinks._targets.contract import Batch, Rows
@@ -59,6 +60,7 @@ class Kind:
         keeps: whether values stay that an update leaves out.
         steps: of a simulation, of 100 that are told: they take from milliseconds to seconds.
         wait: lets time pass, after which locks of a process that was killed are free.
+        code: where it is killed.
         adapt: makes it take rows of `id` and `name` alone.
     """
 
@@ -72,6 +74,7 @@ class Kind:
     steps: int = 100
     wait: Callable[[], object] = lambda: None
     adapt: Callable[[Any], Any] = lambda target: target
+    code: str = str(Path(ps.sinks.testing.__file__).parent / "_targets")
 
     def make(self) -> Any:
         """A new one, each time for the same table, of columns `id` (the key) and `name`."""

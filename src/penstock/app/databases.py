@@ -223,7 +223,7 @@ class DatabaseFlow(SqlFlow):
         """
         if not isinstance(table, Table | Stream):
             raise FlowError(f"expected a table or a stream; found {type(table).__name__}")
-        target_name = getattr(target, "table", "sink")
+        target_name = target.table
         between = topic or re.sub(r"[^A-Za-z0-9._-]", "_", f"{self.name}.{target_name}")
         if emit not in (None, "closed", "upserts"):
             raise FlowError(
@@ -263,7 +263,9 @@ class DatabaseFlow(SqlFlow):
         """CREATE SINK … INTO 'postgresql://…', or a topic."""
         from penstock.sql.statements import PlacedError
 
-        if statement.target is None:
+        address = statement.into
+        assert address is not None
+        if not (statement.is_quoted and _is_address(address)):
             super()._create_sink(statement, dialect)
             return
         from penstock.sinks import from_address
@@ -271,7 +273,7 @@ class DatabaseFlow(SqlFlow):
         options = statement_options(statement, TARGET_OPTIONS)
         assert statement.query is not None
         try:
-            target = from_address(statement.target, options.pop("table", statement.name))
+            target = from_address(address, options.pop("table", statement.name))
         except UserError as error:
             raise PlacedError(str(error), statement.places["into"]) from None
         except SetupError as error:
@@ -351,9 +353,18 @@ class DatabaseFlow(SqlFlow):
         ]
 
 
+def _is_address(text: str) -> bool:
+    """Whether a text is the address of another system; a name without a dot needs no look at them."""
+    if "/" not in text and "." not in text:
+        return False
+    from penstock.sinks import is_address
+
+    return is_address(text)
+
+
 def _check_rows(target: Target, topic: str, schema: Schema, key: tuple[str, ...]) -> None:
     """Checks what can be known of a target before it is asked."""
-    from penstock.sinks._targets.contract import Choosing, Rows
+    from penstock.sinks import Choosing, Rows
 
     if isinstance(target, Choosing):
         try:

@@ -6,22 +6,7 @@ import re
 from typing import Final
 from urllib.parse import urlsplit
 
-__all__ = ["described", "is_target"]
-
-TARGET_SUFFIXES: Final = (
-    ".sqlite", ".sqlite3", ".db", ".duckdb", ".iceberg", ".delta", ".tantivy", ".parquet",
-    ".vectors",
-)  # fmt: skip
-"""Of files and directories that sinks write; `penstock.sinks.from_address` makes targets of them."""
-
-
-def is_target(text: str) -> bool:
-    """Whether a text is the address of a system that a sink writes, and not the name of a topic.
-
-    >>> [is_target(text) for text in ("kafka://db:9092", "out/users", "users.sqlite", "users")]
-    [True, True, True, False]
-    """
-    return "/" in text or text.partition("?")[0].endswith(TARGET_SUFFIXES)
+__all__ = ["described"]
 
 
 def described(url: str) -> str:

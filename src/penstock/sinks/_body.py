@@ -115,7 +115,7 @@ class Following(Body[Followed]):
     @property
     def _keeps_offsets(self) -> bool:
         """Whether the target does; else the group's are the ones that count."""
-        return getattr(self._target, "keeps_offsets", True)
+        return self._target.keeps_offsets
 
     def finish(self) -> None:
         """Ends when all there is was written; from any thread."""
@@ -134,7 +134,7 @@ class Following(Body[Followed]):
             "topic": self._rows.topic,
             "letters_topic": letters_topic(self.name),
             "source": self._rows.topic,
-            "target": str(getattr(self._target, "name", "")),
+            "target": self._target.name,
             "lag": done.lag,
             "progress": done.progress,
             "records": done.upserts + done.deletes,
@@ -260,7 +260,7 @@ class Following(Body[Followed]):
 
     def _wait_until_due(self, ends: Mapping[int, int]) -> None:
         """Waits as long as the target wants between writes; not when it is to end."""
-        pace_s = getattr(self._target, "pace_s", 0.0) if self._pace_s is None else self._pace_s
+        pace_s = self._target.pace_s if self._pace_s is None else self._pace_s
         until = time.monotonic() + pace_s
         while (left := until - time.monotonic()) > 0 and not self._finishes.is_set():
             if self.follower.wait(min(WAIT_S, left)):

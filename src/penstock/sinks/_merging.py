@@ -29,7 +29,7 @@ class Merging:
     """
 
     def __init__(self, rows: Rows, target: Target, placeholder: str = PLACEHOLDER) -> None:
-        self.unchanged: Unchanged = getattr(target, "unchanged", "refused")
+        self.unchanged: Unchanged = target.unchanged
         self.placeholder, self._key = placeholder, rows.key
         others = [one for one in rows.schema if one.name not in rows.key]
         self._large = [one.name for one in others if may_be_unchanged(one.type)]

@@ -89,7 +89,7 @@ class Sink:
         self._format, self._registry, self._placeholder = format, registry, placeholder
         self._address, self._settings = log.removeprefix("kafka://"), settings
         self._batch_records = batch_records
-        self.name = name or f"{topic}.{getattr(target, 'table', 'sink')}"
+        self.name = name or f"{topic}.{target.table}"
         self._body = Following(
             *(self.name, target, self._rows, _decoder(columns, keys, changes, encoded)),
             *(Merging(self._rows, target, placeholder), pace_s, batch_records),

@@ -236,7 +236,9 @@ class SqlFlow(Flow):
 
     def _create_sink(self, statement: Statement, dialect: str) -> None:
         """CREATE SINK … INTO a topic; `penstock.app` overrides it for other systems."""
-        if statement.topic is None:
+        topic = statement.into
+        assert topic is not None
+        if statement.is_quoted and "/" in topic:
             raise FlowError(
                 "expected a program that runs, such as ps.App(…), for CREATE SINK … INTO 'address'"
             )
@@ -249,10 +251,10 @@ class SqlFlow(Flow):
                 raise FlowError(
                     "expected EMIT for a query that changes; found one that only gets rows"
                 )
-            found.to(statement.topic, **options)
+            found.to(topic, **options)
         else:
             emit: Any = statement.emit
-            found.to(statement.topic, emit=emit, every=statement.every, **options)
+            found.to(topic, emit=emit, every=statement.every, **options)
 
     def _query(self, text: str, tables: Mapping[str, Stream | Table] | None, dialect: str) -> Table:
         return Table(self, self._compiled(text, self._tables(tables), dialect, kept=True).node)

@@ -13,7 +13,7 @@ from sqlglot.dialects.duckdb import DuckDB
 from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import Token, TokenType
 
-from penstock.core.databases import described, is_target
+from penstock.core.databases import described
 from penstock.core.text.carets import line_and_column
 from penstock.errors import FlowError
 from penstock.sql.text.columns import ColumnError, Columns, Watermark, is_computed, read_columns
@@ -55,8 +55,8 @@ class Statement:
         options: `WITH (name = 'value', …)`, names in lower case.
         query: the text after AS.
         source: the database that a table is captured from: one of `DATABASES` in lower case, its address.
-        topic: that a sink writes.
-        target: the address of another system that a sink writes, instead of a topic.
+        into: what a sink writes: a topic, or the address of another system, which is in quotes.
+        is_quoted: whether that is in quotes, as a text.
         emit: what a sink writes of a table: `closed`, `changes`, `upserts`; None is what fits.
         every: how often, if said.
         places: line and column of what follows INTO (by the name `into`), of each option, and of the query
@@ -71,8 +71,8 @@ class Statement:
     options: Mapping[str, str] = field(default_factory=dict)
     query: str | None = None
     source: tuple[str, str] | None = None
-    topic: str | None = None
-    target: str | None = None
+    into: str | None = None
+    is_quoted: bool = False
     emit: str | None = None
     every: str | None = None
     places: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -163,10 +163,11 @@ class _Reader:
         if kind in ("STREAM", "TABLE") and not self._is_next("AS") and not is_captured:
             columns = self._columns()
         source = self._database() if kind == "TABLE" and self._take("FROM") else None
-        topic = target = emit = every = query = None
+        into = emit = every = query = None
+        is_quoted = False
         if kind == "SINK":
             self._expect("INTO")
-            topic, target = self._destination()
+            into, is_quoted = self._destination()
         options = self._options()
         if kind not in ("STREAM", "TABLE") or (kind == "TABLE" and self._is_next("AS")):
             self._expect("AS")
@@ -181,8 +182,8 @@ class _Reader:
             options,
             query,
             source,
-            topic,
-            target,
+            into,
+            is_quoted,
             emit,
             every,
             self.places,
@@ -190,15 +191,14 @@ class _Reader:
             self.text,
         )
 
-    def _destination(self) -> tuple[str | None, str | None]:
-        """The topic or the address after INTO. A name in double quotes is a topic."""
+    def _destination(self) -> tuple[str, bool]:
+        """What is after INTO, and whether in quotes. A name in double quotes is a topic."""
         expected = "a topic, or the address of another system in quotes"
         token = self._next(expected)
         self.places["into"] = self._begin(token)
-        if token.token_type == TokenType.STRING and is_target(token.text):
-            return None, token.text
+        is_quoted = token.token_type == TokenType.STRING
         self.at -= 1
-        return self._name(expected), None
+        return self._name(expected), is_quoted
 
     def _database(self) -> tuple[str, str]:
         """`POSTGRES 'postgresql://ann@localhost/shop'`."""

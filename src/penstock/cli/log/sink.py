@@ -62,8 +62,8 @@ def _options(command: Any) -> Any:
                 "--table",
                 default="",
                 metavar="TABLE",
-                help="Created if it doesn't exist; of Redis, the form of its keys: users:{id}. A .tantivy, "
-                ".vectors, .delta or .parquet directory and https://… have none.",
+                help="Created if it doesn't exist. `penstock sink targets` shows what it is in each target, "
+                "and which have none.",
             ),
             click.option("--schema", required=True, metavar="COLUMNS", help="Of the rows."),
             click.option(
@@ -153,7 +153,20 @@ def _made(
     )
 
 
-@sink.command("run")
+class _Run(click.Command):
+    """A command whose help shows the addresses of the targets that there are, when it is asked for."""
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name != "help" or not found or "EXAMPLES" not in found:
+            return found
+        from penstock.sinks import TARGETS
+
+        examples = ", ".join(one for kind in TARGETS.own() for one in kind.examples)
+        return found.replace("EXAMPLES", examples)
+
+
+@sink.command("run", cls=_Run, short_help="Keep a table of TARGET equal to TOPIC.")
 @_options
 @click.option(
     "--once",
@@ -165,8 +178,8 @@ def _made(
     "pace_s",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="The least time between two writes; what comes meanwhile is written together. Default: 5 for "
-    "Iceberg, Delta and Parquet, else 0.",
+    help="The least time between two writes; what comes meanwhile is written together. Default: the "
+    "target's, 5 where each write makes files, else 0.",
 )
 @click.option(
     "--metrics",
@@ -179,9 +192,8 @@ def run(*, once: bool, metrics: str | None, otel: bool, **options: Any) -> None:
 
     Ctrl-C and SIGTERM end it after the transaction in flight; a second one ends it at once.
 
-    TARGET is postgresql://…, mysql://…, redis://…, elasticsearch+http://…, opensearch+http://…, kafka://…,
-    kafka+tls://USER@…?ca=FILE, https://…, a file (.sqlite, .db, .duckdb) or a directory (.tantivy, .vectors,
-    .iceberg, .delta, .parquet).
+    TARGET is an address, or a file or directory by what its name ends in: EXAMPLES. `penstock sink targets`
+    lists them with their options, and those of plugins.
     """
     one = _made(**options)
     patience = Patience()
@@ -251,6 +263,31 @@ def rebuild(*, back: bool, **options: Any) -> None:
 
 def _what(options: dict[str, Any], one: Sink) -> str:
     return str(options["table"] or one.target.name)
+
+
+@sink.command()
+@form_option
+def targets(form: str) -> None:
+    """List the kinds of targets: addresses, options, what a table is, and what has to be installed."""
+    from penstock.core.lazy import how_to_install
+    from penstock.sinks import TARGETS
+
+    found, broken = TARGETS.listed()
+    rows = [
+        [
+            kind.name,
+            ", ".join(kind.examples),
+            kind.table,
+            ", ".join(f"{option}: {option.help}" for option in kind.options),
+            how_to_install(kind.extra) if kind.extra else "",
+            one.distribution,
+        ]
+        for one in found
+        for kind in [one.kind]
+    ]
+    write_rows(["name", "address", "table", "options", "needs", "distribution"], rows, form)
+    for each in broken:
+        note(str(each))
 
 
 @sink.command()

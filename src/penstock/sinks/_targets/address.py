@@ -1,33 +1,20 @@
-"""Targets by their addresses."""
+"""Targets by their names and addresses: the kinds that there are."""
 
 from __future__ import annotations
 
-import os
-from typing import Any, Final
-from urllib.parse import parse_qsl, quote, urlsplit
+from collections.abc import Callable, Iterable
+from typing import Final
 
-from penstock.client import Security
+from penstock.core.databases import described
 from penstock.errors import UserError
+from penstock.plugins import Registry
 from penstock.sinks._targets.contract import Target
-from penstock.sinks._targets.elastic import elasticsearch
-from penstock.sinks._targets.files import duckdb, sqlite
-from penstock.sinks._targets.http import http
-from penstock.sinks._targets.kafka import kafka
-from penstock.sinks._targets.lake.delta import delta
-from penstock.sinks._targets.lake.iceberg import iceberg
-from penstock.sinks._targets.lake.parquet import parquet
-from penstock.sinks._targets.mysql import mysql
-from penstock.sinks._targets.postgres import postgres
-from penstock.sinks._targets.redis import redis
-from penstock.sinks._targets.tantivy import tantivy
-from penstock.sinks._targets.vectors import vectors
+from penstock.sinks._targets.kind import TargetKind
 
-__all__ = ["from_address"]
+__all__ = ["TARGETS", "from_address", "is_address", "kind_at"]
 
-PASSWORD: Final = "PENSTOCK_SINK_PASSWORD"  # noqa: S105 - its name
-"""The variable with the password of an address of Redis, over HTTP, or of Kafka, that has none."""
-AUTHORIZATION: Final = "PENSTOCK_SINK_AUTHORIZATION"
-"""The variable with the header `Authorization` of requests, such as `Bearer …`."""
+TARGETS: Final = Registry("penstock.targets", "penstock.sinks._targets", TargetKind)
+"""Modules next to this one declare kinds in `KINDS`; those of other distributions are entry points."""
 
 
 def from_address(address: str, table: str) -> Target:
@@ -38,94 +25,54 @@ def from_address(address: str, table: str) -> Target:
     `Authorization` of servers over HTTP in PENSTOCK_SINK_AUTHORIZATION.
 
     Args:
-        address: `postgresql://…`, `mysql://…`, `redis://…?value=hash&expire_s=60`,
-            `elasticsearch+http://…`, `opensearch+https://…`, `http://…`, `kafka://…`,
-            `kafka+tls://user@…?ca=FILE`, or a file or directory that ends in `.sqlite`, `.sqlite3`, `.db`,
-            `.duckdb`, `.iceberg`, `.delta`, `.tantivy`, `.parquet` (`?partition_by=city,day(at)`) or
-            `.vectors` (`?column=embedding&dimensions=384&metric=cos`).
+        address: `postgresql://…`, a file such as `users.sqlite`, or of another kind, also of another
+            distribution: `penstock sink targets` lists them. Options of a kind are behind `?`, as in
+            `redis://…?value=hash&expire_s=60`.
         table: in it; empty where it has none.
 
     Raises:
         UserError: it is none of these.
+        SetupError: what the kind needs isn't installed.
     """
-    if address.startswith(("postgresql://", "postgres://")):
-        return postgres(address, table=table)
-    if address.startswith(("mysql://", "mariadb://")):
-        return mysql(address, table=table)
-    if address.startswith(("redis://", "rediss://")):
-        return _redis(address, table)
-    if address.startswith(("elasticsearch+http", "opensearch+http")):
-        return elasticsearch(_opened(address.partition("+")[2]), table=table, headers=_headers())
-    if address.startswith(("http://", "https://")):
-        return http(_opened(address), headers=_headers())
-    if address.startswith(("kafka://", "kafka+tls://", "kafka+sasl://")):
-        security = Security(password=os.environ.get(PASSWORD))
-        return kafka(address, table=table, security=security)
-    if address.endswith(".iceberg"):
-        return iceberg(address, table=table)
-    if address.endswith(".delta"):
-        return delta(address)
-    path, _, query = address.partition("?")
-    if path.endswith(".parquet"):
-        return _parquet(path, query)
-    if path.endswith(".vectors"):
-        return _vectors(path, query)
-    if address.endswith(".tantivy"):
-        return tantivy(address)
-    if address.endswith((".sqlite", ".sqlite3", ".db")):
-        return sqlite(address, table=table)
-    if address.endswith(".duckdb"):
-        return duckdb(address, table=table)
-    raise UserError(
-        "expected a target such as postgresql://user@host/database, mysql://user@host/database, "
-        "redis://host, elasticsearch+http://host:9200, opensearch+https://host:9200, kafka://host:9092, "
-        "https://host/path, FILE.sqlite, FILE.duckdb, DIRECTORY.tantivy, DIRECTORY.iceberg, "
-        "DIRECTORY.delta, DIRECTORY.parquet or DIRECTORY.vectors; found "
-        f"{address.rpartition('@')[2]!r}"
-    )
-
-
-def _opened(url: str, *, needs_user: bool = True) -> str:
-    """An address with the password of the environment, where it has none; of a user, where it needs one."""
-    password, parts = os.environ.get(PASSWORD), urlsplit(url)
-    if not password or parts.password is not None or (needs_user and not parts.username):
-        return url
-    user, _, host = parts.netloc.rpartition("@")
-    return parts._replace(netloc=f"{user}:{quote(password, safe='')}@{host}").geturl()
-
-
-def _headers() -> dict[str, str] | None:
-    authorization = os.environ.get(AUTHORIZATION)
-    return {"Authorization": authorization} if authorization else None
-
-
-def _parquet(path: str, query: str) -> Target:
-    options = dict(parse_qsl(query))
-    by = options.pop("partition_by", "")
-    if options or (query and not by):
-        raise UserError(f"expected partition_by=COLUMNS behind {path}?; found {query!r}")
-    return parquet(path, partition_by=by)
-
-
-def _vectors(path: str, query: str) -> Target:
-    options = dict(parse_qsl(query))
-    column, dimensions = options.pop("column", ""), options.pop("dimensions", "")
-    metric: Any = options.pop("metric", "cos")
-    if options or not column or not dimensions.isdigit():
+    kind = kind_at(address)
+    if kind is None:
+        examples = [one for kind in TARGETS.own() for one in kind.examples]
         raise UserError(
-            f"expected column=NAME&dimensions=NUMBER, and metric=… if need be, behind {path}?; found "
-            f"{query!r}"
+            f"expected a target such as {', '.join(examples[:-1])} or {examples[-1]}; found "
+            f"{described(address.rpartition('@')[2])!r}{TARGETS.broken()}"
         )
-    return vectors(path, column=column, dimensions=int(dimensions), metric=metric)
+    return kind.target(address, table)
 
 
-def _redis(address: str, table: str) -> Target:
-    options = dict(parse_qsl(urlsplit(address).query))
-    value, expire_s = options.pop("value", "hash"), options.pop("expire_s", None)
-    if options or not (expire_s or "1").isdigit():
-        raise UserError(
-            "expected value=… and expire_s=SECONDS behind the address of Redis; found "
-            f"{options or expire_s!r}"
-        )
-    url = _opened(urlsplit(address)._replace(query="").geturl(), needs_user=False)
-    return redis(url, table=table, value=value, expire_s=int(expire_s) if expire_s else None)
+def kind_at(address: str) -> TargetKind | None:
+    """The kind of an address: by its scheme, or else by how it ends. Our own come first."""
+    ways: list[Callable[[TargetKind], bool]] = [lambda one: one.ends(address)]
+    if "://" in address:
+        ways.insert(0, lambda one: one.begins(address))
+    for fits in ways:
+        if (found := _first(TARGETS.own(), fits) or _first(TARGETS.others(), fits)) is not None:
+            return found
+    return None
+
+
+def _first(kinds: Iterable[TargetKind], fits: Callable[[TargetKind], bool]) -> TargetKind | None:
+    return next((one for one in kinds if fits(one)), None)
+
+
+def is_address(text: str) -> bool:
+    """Whether a text is the address of a system that a sink writes, and not the name of a topic.
+
+    >>> [is_address(text) for text in ("kafka://db:9092", "out/users", "users.sqlite", "users")]
+    [True, True, True, False]
+
+    Raises:
+        SetupError: it ends in the name of a plugin that can't be loaded.
+    """
+    if "/" in text:
+        return True
+    if "." not in text:
+        return False
+    if kind_at(text) is not None:
+        return True
+    TARGETS.named(text.partition("?")[0].rpartition(".")[2])  # which may be broken
+    return False

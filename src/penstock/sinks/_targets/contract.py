@@ -26,6 +26,7 @@ Contract of a `Switchable`, a target that is rebuilt next to the live one:
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol, TypeAlias, runtime_checkable
@@ -40,6 +41,7 @@ from penstock.errors import FencedError, PenstockError, UserError
 __all__ = [
     "NEW",
     "OLD",
+    "BaseTarget",
     "Batch",
     "Bury",
     "Choosing",
@@ -139,14 +141,27 @@ class Batch:
 
 
 class Target(Protocol):
-    """What a sink writes to; see the contract above.
-
-    Where it has no attribute `unchanged`, that is "refused".
-    """
+    """What a sink writes to; see the contract above. `BaseTarget` has what most targets have."""
 
     @property
     def name(self) -> str:
-        """Which, for people, and as the default of the sink's name: without a password."""
+        """Which, for people: without a password."""
+
+    @property
+    def table(self) -> str:
+        """What it writes there, in a word: the sink's name is by default `TOPIC.TABLE`."""
+
+    @property
+    def keeps_offsets(self) -> bool:
+        """Whether it stores offsets; else those of the group in the log are the ones that count."""
+
+    @property
+    def pace_s(self) -> float:
+        """The shortest time between two writes, in seconds, where the sink says none."""
+
+    @property
+    def unchanged(self) -> Unchanged:
+        """What it does with values that a change leaves out."""
 
     @property
     def passing(self) -> tuple[type[BaseException], ...]:
@@ -158,6 +173,35 @@ class Target(Protocol):
     def write(self, batch: Batch, offsets: Mapping[int, int]) -> None:
         """Makes changes and offsets true together."""
 
+    def close(self) -> None:
+        """Ends connections; it may be opened again."""
+
+
+class BaseTarget(abc.ABC):
+    """A target that keeps offsets, is written to at once, and refuses changes that leave values out.
+
+    A subclass has a `name`, too, an attribute or a property.
+    """
+
+    table: str = "sink"
+    keeps_offsets: bool = True
+    pace_s: float = 0.0
+    unchanged: Unchanged = "refused"
+
+    @property
+    @abc.abstractmethod
+    def passing(self) -> tuple[type[BaseException], ...]:
+        """Errors after which the same may succeed."""
+
+    @abc.abstractmethod
+    def open(self, sink: str, rows: Rows) -> dict[int, int]:
+        """Takes over; the next offsets, by partition."""
+
+    @abc.abstractmethod
+    def write(self, batch: Batch, offsets: Mapping[int, int]) -> None:
+        """Makes changes and offsets true together."""
+
+    @abc.abstractmethod
     def close(self) -> None:
         """Ends connections; it may be opened again."""
 

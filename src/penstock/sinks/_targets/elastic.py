@@ -26,6 +26,7 @@ from penstock.errors import SetupError, UserError
 from penstock.sinks._targets.contract import (
     NEW,
     OLD,
+    BaseTarget,
     Batch,
     RefusedError,
     Rows,
@@ -37,9 +38,10 @@ from penstock.sinks._targets.contract import (
     replaced,
 )
 from penstock.sinks._targets.http import AwayError, Web, cut
+from penstock.sinks._targets.kind import Address, Facts, Rebuilt, TargetKind
 from penstock.sinks._targets.texts import completed, json_members, key_texts
 
-__all__ = ["ElasticTarget", "elasticsearch"]
+__all__ = ["KINDS", "ElasticTarget", "elasticsearch"]
 
 STATE_INDEX: Final = "penstock-sinks"
 DELETED_KEPT: Final = "1h"
@@ -66,7 +68,7 @@ def elasticsearch(
     return ElasticTarget(url, table, headers, create=create)
 
 
-class ElasticTarget:
+class ElasticTarget(BaseTarget):
     """See `elasticsearch`."""
 
     unchanged: Unchanged = "kept"
@@ -419,3 +421,38 @@ def _type_of(type_: pa.DataType) -> dict[str, Any]:
         pa.binary(): "binary",
     }
     return {"type": plain.get(type_, "keyword")}
+
+
+def _of(address: Address) -> ElasticTarget:
+    place = Address(address.url.partition("+")[2], address.table)
+    return elasticsearch(place.with_password(), table=address.table, headers=address.headers)
+
+
+KINDS: Final = (
+    TargetKind(
+        name="elasticsearch",
+        title="Elasticsearch, OpenSearch",
+        make=elasticsearch,
+        arguments="url, table=…",
+        examples=("elasticsearch+http://host:9200", "opensearch+https://host:9200"),
+        schemes=(
+            *("elasticsearch+http", "elasticsearch+https"),
+            *("opensearch+http", "opensearch+https"),
+        ),
+        table="the index, or its alias",
+        of=_of,
+        facts=Facts(
+            guarantee="yes: writing a document again changes nothing",
+            exactly_once="a document's version is its record's offset, so writing it again changes nothing",
+            older_process="only the newest process writes offsets",
+            loading="bulk requests",
+            others="can search; should not write these documents",
+            rebuilt=Rebuilt(
+                new="`TABLE-000002`, with the alias `TABLE__new`",
+                replaced="one request changes the aliases. `TABLE` must be an alias, as it is where the sink "
+                "creates it",
+                old="the alias `TABLE__old`",
+            ),
+        ),
+    ),
+)

@@ -16,10 +16,11 @@ import pyarrow as pa
 from penstock.core.schema import INTERVAL, TIME_OF_DAY, TIMESTAMP, UUID, type_text
 from penstock.errors import UserError
 from penstock.sinks._targets.contract import Rows
-from penstock.sinks._targets.sql import SqlTarget, WithSavepoints, quoted
+from penstock.sinks._targets.kind import Facts, TargetKind
+from penstock.sinks._targets.sql import RENAMED, SqlTarget, WithSavepoints, quoted
 from penstock.sinks._targets.texts import json_values
 
-__all__ = ["DuckTarget", "SqliteTarget", "duckdb", "sqlite"]
+__all__ = ["KINDS", "DuckTarget", "SqliteTarget", "duckdb", "sqlite"]
 
 BUSY_S: Final = 5.0
 """How long a lock of another process is waited for, before it is tried again later."""
@@ -272,3 +273,40 @@ class DuckTarget(SqlTarget):
             with contextlib.suppress(self._module.Error):  # what went wrong is reported already
                 self._connection.unregister("penstock_staged")
         return found
+
+
+KINDS: Final = (
+    TargetKind(
+        name="sqlite",
+        title="SQLite",
+        make=sqlite,
+        arguments="path, table=…",
+        examples=("FILE.sqlite", "FILE.db"),
+        suffixes=(".sqlite", ".sqlite3", ".db"),
+        facts=Facts(
+            guarantee="yes",
+            exactly_once="rows and offsets are one transaction",
+            older_process="is refused: each transaction checks its epoch; transactions that write exclude "
+            "each other",
+            loading="a temporary table",
+            others="can read; can write between its transactions",
+            rebuilt=RENAMED,
+        ),
+    ),
+    TargetKind(
+        name="duckdb",
+        title="DuckDB",
+        make=duckdb,
+        arguments="path, table=…",
+        examples=("FILE.duckdb",),
+        suffixes=(".duckdb",),
+        facts=Facts(
+            guarantee="yes",
+            exactly_once="rows and offsets are one transaction",
+            older_process="the file belongs to one process",
+            loading="Arrow columns",
+            others="can't open the file",
+            rebuilt=RENAMED,
+        ),
+    ),
+)

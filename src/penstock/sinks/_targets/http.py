@@ -13,10 +13,11 @@ import orjson
 
 from penstock.core.databases import described
 from penstock.errors import SetupError, UserError
-from penstock.sinks._targets.contract import Batch, RefusedError, Rows, Unchanged
+from penstock.sinks._targets.contract import BaseTarget, Batch, RefusedError, Rows, Unchanged
+from penstock.sinks._targets.kind import Address, Facts, TargetKind
 from penstock.sinks._targets.texts import json_members, json_rows
 
-__all__ = ["AwayError", "HttpTarget", "Web", "http"]
+__all__ = ["KINDS", "AwayError", "HttpTarget", "Web", "http"]
 
 ANSWER_S: Final = 30.0
 """How long an answer is waited for."""
@@ -142,7 +143,7 @@ def http(
     return HttpTarget(url, batch, headers)
 
 
-class HttpTarget:
+class HttpTarget(BaseTarget):
     """See `http`."""
 
     keeps_offsets = False
@@ -207,3 +208,26 @@ class HttpTarget:
     def close(self) -> None:
         """Ends the connection."""
         self._web.close()
+
+
+def _of(address: Address) -> HttpTarget:
+    return http(address.with_password(), headers=address.headers)
+
+
+KINDS: Final = (
+    TargetKind(
+        name="http",
+        title="HTTP",
+        make=http,
+        arguments="url",
+        examples=("https://host/path",),
+        schemes=("http", "https"),
+        table="",
+        of=_of,
+        facts=Facts(
+            guarantee="no: at least once, each change with an id that doesn't change",
+            exactly_once="no: at least once",
+            loading="NDJSON, or one by one",
+        ),
+    ),
+)

@@ -16,17 +16,25 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from penstock.client import Client, Reader, TransactionalProducer
+from penstock.client import Client, Reader, Security, TransactionalProducer
 from penstock.client.groups import GroupAdmin
 from penstock.client.network.security import parse_target
 from penstock.core.databases import described
 from penstock.errors import BrokerError, LimitError, SetupError, UserError
 from penstock.follow.control import own_topic
-from penstock.sinks._targets.contract import Batch, RefusedError, Rows, Unchanged, fenced
+from penstock.sinks._targets.contract import (
+    BaseTarget,
+    Batch,
+    RefusedError,
+    Rows,
+    Unchanged,
+    fenced,
+)
+from penstock.sinks._targets.kind import Address, Facts, TargetKind
 from penstock.sinks._targets.texts import json_rows, key_texts
 from penstock.wire.protocol import ErrorCode
 
-__all__ = ["KafkaTarget", "kafka"]
+__all__ = ["KINDS", "KafkaTarget", "kafka"]
 
 LOOKED_BACK: Final = 100
 """Offsets before the end that are read first: markers of transactions are behind the newest record."""
@@ -57,7 +65,7 @@ def kafka(
     return KafkaTarget(bootstrap, table, partitions, settings, compact=compact)
 
 
-class KafkaTarget:
+class KafkaTarget(BaseTarget):
     """See `kafka`."""
 
     def __init__(
@@ -211,3 +219,28 @@ class KafkaTarget:
         if self._writer is not None:
             self._writer.close()
         self._writer = None
+
+
+def _of(address: Address) -> KafkaTarget:
+    return kafka(address.url, table=address.table, security=Security(password=address.password))
+
+
+KINDS: Final = (
+    TargetKind(
+        name="kafka",
+        title="Kafka, another cluster",
+        make=kafka,
+        arguments="address, table=…",
+        examples=("kafka://host:9092", "kafka+tls://user@host:9093?ca=FILE"),
+        schemes=("kafka", "kafka+tls", "kafka+sasl"),
+        table="the topic",
+        of=_of,
+        facts=Facts(
+            guarantee="yes, for readers of committed data",
+            exactly_once="records and offsets are one transaction of that cluster",
+            older_process="is fenced by its transactional id",
+            loading="batches",
+            others="can read committed data",
+        ),
+    ),
+)

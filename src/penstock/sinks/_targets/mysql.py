@@ -27,10 +27,11 @@ from penstock.core.schema import INTERVAL, TIME_OF_DAY, TIMESTAMP, UUID
 from penstock.drivers import mysql_parameters, pymysql_module, tls_error
 from penstock.errors import SetupError, UserError
 from penstock.sinks._targets.contract import NEW, OLD, Rows
+from penstock.sinks._targets.kind import Facts, Rebuilt, TargetKind
 from penstock.sinks._targets.sql import APART, HUNG_S, STATE_TABLE, SWITCHED, WithSavepoints, quoted
 from penstock.sinks._targets.texts import json_values
 
-__all__ = ["MysqlTarget", "mysql"]
+__all__ = ["KINDS", "MysqlTarget", "mysql"]
 
 BUSY_S: Final = 10
 """How long a lock or an answer is waited for."""
@@ -60,8 +61,11 @@ _DENIED: Final = frozenset({1044, 1045, 1049, 1698})
 """Error numbers: access denied, no such database."""
 
 INTENT: Final = -3
-"""In place of a partition: the row whose epoch says which of `KINDS` has begun."""
-KINDS: Final = {1: ([("", OLD), (NEW, "")], OLD), 2: ([("", APART), (OLD, ""), (APART, OLD)], None)}
+"""In place of a partition: the row whose epoch says which of `EXCHANGES` has begun."""
+EXCHANGES: Final = {
+    1: ([("", OLD), (NEW, "")], OLD),
+    2: ([("", APART), (OLD, ""), (APART, OLD)], None),
+}
 """What is renamed, and what is dropped before: a switch, and the way back."""
 
 _VALUES: Final = (
@@ -347,7 +351,7 @@ class MysqlTarget(WithSavepoints):
         found = self.execute(f"SELECT epoch FROM {STATE_TABLE} {where}", (sink, topic))
         if not found:
             return
-        moves, dropped = KINDS[found[0][0]]
+        moves, dropped = EXCHANGES[found[0][0]]
         self.execute("BEGIN")
         self.execute(f"DELETE FROM {STATE_TABLE} {where}", (sink, topic))
         if self.columns_of(f"{self.table}__switched"):
@@ -365,7 +369,7 @@ class MysqlTarget(WithSavepoints):
     def _move(
         self, sink: str, topic: str, moves: list[tuple[str, str]], *, dropped: str | None = None
     ) -> None:
-        assert (moves, dropped) in KINDS.values()
+        assert (moves, dropped) in EXCHANGES.values()
         before, after = self._marks
         with self._alone(sink, topic):
             self._require(dropped)
@@ -373,7 +377,9 @@ class MysqlTarget(WithSavepoints):
             self.execute(f"CREATE TABLE {before} (nothing INT)")
             if dropped is not None:
                 self.execute(f"DROP TABLE IF EXISTS {self.named(self.table + dropped).path}")
-            self._intend(sink, topic, next(k for k, v in KINDS.items() if v == (moves, dropped)))
+            self._intend(
+                sink, topic, next(k for k, v in EXCHANGES.items() if v == (moves, dropped))
+            )
             there = {one for one, _ in moves if one == APART or self.columns_of(self.table + one)}
             renames = [
                 (self.named(self.table + one).path, self.named(self.table + to).path)
@@ -418,3 +424,29 @@ def _plain(value: Any, type_: pa.DataType) -> Any:
     if isinstance(value, dt.datetime):
         return value.replace(tzinfo=None)
     return value
+
+
+KINDS: Final = (
+    TargetKind(
+        name="mysql",
+        title="MySQL, MariaDB",
+        make=mysql,
+        arguments="url, table=…",
+        examples=("mysql://user@host/database",),
+        schemes=("mysql", "mariadb"),
+        extra="mysql",
+        facts=Facts(
+            guarantee="yes",
+            exactly_once="rows and offsets are one transaction",
+            older_process="is refused: each transaction checks its epoch under a row lock",
+            loading="a temporary table, then one `DELETE`, one `UPDATE` and one `INSERT`",
+            others="can read and write",
+            rebuilt=Rebuilt(
+                new="`TABLE__new`",
+                replaced="one `RENAME TABLE`, between two transactions; after a kill in between, the next "
+                "process that opens the sink completes it",
+                old="`TABLE__old`",
+            ),
+        ),
+    ),
+)

@@ -17,10 +17,11 @@ from penstock.core.schema import INTERVAL, JSON, TIME_OF_DAY, TIMESTAMP, UUID
 from penstock.drivers import keepalives, psycopg_module, tls_error
 from penstock.errors import SetupError, UserError
 from penstock.sinks._targets.contract import Rows
-from penstock.sinks._targets.sql import HUNG_S, STATE_TABLE, WithSavepoints, quoted
+from penstock.sinks._targets.kind import Facts, TargetKind
+from penstock.sinks._targets.sql import HUNG_S, RENAMED, STATE_TABLE, WithSavepoints, quoted
 from penstock.sinks._targets.texts import json_values
 
-__all__ = ["PostgresTarget", "postgres"]
+__all__ = ["KINDS", "PostgresTarget", "postgres"]
 
 _TYPES: Final[dict[pa.DataType, str]] = {
     pa.bool_(): "boolean",
@@ -312,3 +313,24 @@ def _item(text: str | None) -> str:
     if text is None:
         return "NULL"
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+KINDS: Final = (
+    TargetKind(
+        name="postgres",
+        title="PostgreSQL",
+        make=postgres,
+        arguments="url, table=…",
+        examples=("postgresql://user@host/database",),
+        schemes=("postgresql", "postgres"),
+        extra="postgres",
+        facts=Facts(
+            guarantee="yes",
+            exactly_once="rows and offsets are one transaction",
+            older_process="is refused: each transaction checks its epoch under a row lock",
+            loading="COPY into a temporary table, then one `DELETE` and one `INSERT … ON CONFLICT`",
+            others="can read and write",
+            rebuilt=RENAMED,
+        ),
+    ),
+)

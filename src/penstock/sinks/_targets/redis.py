@@ -23,6 +23,7 @@ from penstock.errors import SetupError, UserError
 from penstock.sinks._targets.contract import (
     NEW,
     OLD,
+    BaseTarget,
     Batch,
     Rows,
     Unchanged,
@@ -32,9 +33,10 @@ from penstock.sinks._targets.contract import (
     nothing_built,
     replaced,
 )
+from penstock.sinks._targets.kind import Address, Facts, Option, Rebuilt, TargetKind
 from penstock.sinks._targets.texts import completed, json_members, json_values
 
-__all__ = ["RedisTarget", "redis"]
+__all__ = ["KINDS", "RedisTarget", "redis"]
 
 Value = Literal["hash", "json"]
 BUSY_S: Final = 10.0
@@ -72,7 +74,7 @@ def redis(
     return RedisTarget(url, table, value, expire_s)
 
 
-class RedisTarget:
+class RedisTarget(BaseTarget):
     """See `redis`."""
 
     unchanged: Unchanged = "kept"
@@ -447,3 +449,46 @@ def _texts(column: pa.Array) -> list[Any]:
     if column.type == JSON:
         return json_values(column)
     return [None if text is None else text.strip('"') for text in json_values(column)]
+
+
+def _of(address: Address) -> RedisTarget:
+    url = address.with_password(needs_user=False)
+    return redis(url, table=address.table, **address.options)
+
+
+KINDS: Final = (
+    TargetKind(
+        name="redis",
+        title="Redis",
+        make=redis,
+        arguments='url, table="users:{id}"',
+        examples=("redis://host",),
+        schemes=("redis", "rediss"),
+        table="the form of the keys: users:{id}",
+        options=(
+            Option(
+                "value",
+                "hash|json|COLUMN",
+                "What a key has: fields, the row as text, or a column's value",
+            ),
+            Option("expire_s", "SECONDS", "After its last change, a key expires", int),
+        ),
+        extra="redis",
+        of=_of,
+        facts=Facts(
+            guarantee="yes",
+            exactly_once="rows, deletions and offsets are one `MULTI … EXEC`",
+            older_process="is refused: `WATCH` on the key with the epoch",
+            loading="`HSET` or `SET`, in one pipeline",
+            others="can read; should not write these keys",
+            rebuilt=Rebuilt(
+                new="keys that begin with `users__new` instead of `users`",
+                replaced="one `MULTI … EXEC` renames all keys; it blocks the server for about a second per "
+                "million keys. All keys of the form (`users:{id}`: those that begin with `users:`) belong to "
+                "the sink. If it is killed, the sink waits for up to a minute. The form must have one of "
+                r"`: / . - \| #` before its first column",
+                old="`users__old`",
+            ),
+        ),
+    ),
+)

@@ -15,6 +15,7 @@ from penstock.errors import UserError
 from penstock.sinks._targets.contract import (
     NEW,
     OLD,
+    BaseTarget,
     Batch,
     Bury,
     RefusedError,
@@ -27,14 +28,21 @@ from penstock.sinks._targets.contract import (
     nothing_built,
     replaced,
 )
+from penstock.sinks._targets.kind import Rebuilt
 
-__all__ = ["HUNG_S", "STATE_TABLE", "SqlTarget", "WithSavepoints", "quoted"]
+__all__ = ["HUNG_S", "RENAMED", "STATE_TABLE", "SqlTarget", "WithSavepoints", "quoted"]
 
 STATE_TABLE: Final = "penstock_sinks"
 """In the target: of each sink its owner's epoch (as partition -1), and the next offset of each partition."""
 HUNG_S: Final = 60
 """How long a process may hang within a transaction, in seconds: another one may wait to take over. A server
 ends it then, where it can."""
+RENAMED: Final = Rebuilt(
+    new="`TABLE__new`",
+    replaced="one transaction renames both tables; views, grants and triggers stay with the old one",
+    old="`TABLE__old`",
+)
+"""What a rebuild does, for the documentation, where names of tables are part of a transaction."""
 _log = logging.getLogger(__name__)
 APART: Final = "__apart"
 """Behind a table's name, while it is on its way."""
@@ -42,7 +50,7 @@ SWITCHED: Final = -2
 """In place of a partition: the row whose epoch says that a table was switched, and no process took over."""
 
 
-class SqlTarget(abc.ABC):
+class SqlTarget(BaseTarget):
     """A table of a database with transactions.
 
     Args:

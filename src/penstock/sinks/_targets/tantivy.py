@@ -24,11 +24,19 @@ import pyarrow.compute as pc
 from penstock.core.lazy import how_to_install
 from penstock.core.schema import JSON, TIMESTAMP
 from penstock.errors import SetupError, UserError
-from penstock.sinks._targets.contract import Batch, RefusedError, Rows, Unchanged, no_row
-from penstock.sinks._targets.lake.folders import Folder
+from penstock.sinks._targets.contract import (
+    BaseTarget,
+    Batch,
+    RefusedError,
+    Rows,
+    Unchanged,
+    no_row,
+)
+from penstock.sinks._targets.kind import Facts, TargetKind
+from penstock.sinks._targets.lake.folders import FOLDER_RENAMED, Folder
 from penstock.sinks._targets.texts import json_values, key_texts
 
-__all__ = ["TantivyTarget", "tantivy"]
+__all__ = ["KINDS", "TantivyTarget", "tantivy"]
 
 KEY_FIELD: Final = "penstock_key"
 """The field by which documents are replaced and deleted."""
@@ -54,7 +62,7 @@ def tantivy(path: str | Path) -> TantivyTarget:
     return TantivyTarget(path)
 
 
-class TantivyTarget:
+class TantivyTarget(BaseTarget):
     """See `tantivy`."""
 
     unchanged: Unchanged = "kept"
@@ -300,3 +308,25 @@ def _adder(module: Any, type_: pa.DataType) -> Callable[[Any, str, Any], None]:
     if pa.types.is_date(type_):
         return lambda d, n, v: d.add_date(n, dt.datetime(v.year, v.month, v.day, tzinfo=dt.UTC))
     return document.add_bytes if type_ == pa.binary() else document.add_text  # type: ignore[no-any-return]
+
+
+KINDS: Final = (
+    TargetKind(
+        name="tantivy",
+        title="tantivy",
+        make=tantivy,
+        arguments="directory",
+        examples=("DIRECTORY.tantivy",),
+        suffixes=(".tantivy",),
+        table="",
+        extra="search",
+        facts=Facts(
+            guarantee="yes",
+            exactly_once="one commit of the index shows documents and decides which offsets are valid",
+            older_process="the index belongs to one process",
+            loading="documents or rows by key",
+            others="can search",
+            rebuilt=FOLDER_RENAMED,
+        ),
+    ),
+)

@@ -28,11 +28,19 @@ import pyarrow.compute as pc
 
 from penstock.core.lazy import how_to_install
 from penstock.errors import CorruptError, SetupError, UserError
-from penstock.sinks._targets.contract import Batch, RefusedError, Rows, Unchanged, no_row
-from penstock.sinks._targets.lake.folders import Folder
+from penstock.sinks._targets.contract import (
+    BaseTarget,
+    Batch,
+    RefusedError,
+    Rows,
+    Unchanged,
+    no_row,
+)
+from penstock.sinks._targets.kind import Facts, Option, TargetKind
+from penstock.sinks._targets.lake.folders import FOLDER_RENAMED, Folder
 from penstock.sinks._targets.texts import completed, json_members, key_texts
 
-__all__ = ["Match", "Metric", "VectorTarget", "Vectors", "vectors"]
+__all__ = ["KINDS", "Match", "Metric", "VectorTarget", "Vectors", "vectors"]
 
 Metric: TypeAlias = Literal["cos", "l2sq", "ip"]
 DIMENSIONS_MAX: Final = 65_536
@@ -78,7 +86,7 @@ def vectors(
     return VectorTarget(path, column=column, dimensions=dimensions, metric=metric)
 
 
-class VectorTarget:
+class VectorTarget(BaseTarget):
     """See `vectors`.
 
     Raises:
@@ -498,3 +506,31 @@ def _usearch() -> Any:
             f"it: {how_to_install('vector')}"
         ) from None
     return index
+
+
+KINDS: Final = (
+    TargetKind(
+        name="vectors",
+        title="usearch (vectors)",
+        make=vectors,
+        arguments="directory, column=…, dimensions=…",
+        examples=("DIRECTORY.vectors",),
+        suffixes=(".vectors",),
+        table="",
+        options=(
+            Option("column", "NAME", "The column with the vector", required=True),
+            Option("dimensions", "NUMBER", "Numbers of a vector", int, required=True),
+            Option("metric", "cos|l2sq|ip", "How distances are computed"),
+        ),
+        extra="vector",
+        facts=Facts(
+            guarantee="yes",
+            exactly_once="rows, vectors and offsets are one transaction of SQLite; the graph for searches "
+            "is derived from them",
+            older_process="the directory belongs to one process",
+            loading="documents or rows by key",
+            others="can search",
+            rebuilt=FOLDER_RENAMED,
+        ),
+    ),
+)

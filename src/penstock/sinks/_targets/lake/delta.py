@@ -19,12 +19,13 @@ import pyarrow.compute as pc
 
 from penstock.core.lazy import how_to_install
 from penstock.errors import SetupError, UserError
-from penstock.sinks._targets.contract import Batch, Rows, Unchanged
+from penstock.sinks._targets.contract import BaseTarget, Batch, Rows, Unchanged
+from penstock.sinks._targets.kind import Facts, TargetKind
 from penstock.sinks._targets.lake.filling import filled, lacking_keys
-from penstock.sinks._targets.lake.folders import Folder
+from penstock.sinks._targets.lake.folders import FOLDER_RENAMED, Folder
 from penstock.sinks._targets.texts import plain_columns
 
-__all__ = ["DeltaTarget", "delta"]
+__all__ = ["KINDS", "DeltaTarget", "delta"]
 
 PACE_S: Final = 5.0
 """The least time between commits while the sink follows: each one makes files."""
@@ -43,7 +44,7 @@ def delta(path: str | Path, *, pace_s: float = PACE_S) -> DeltaTarget:
     return DeltaTarget(path, pace_s)
 
 
-class DeltaTarget:
+class DeltaTarget(BaseTarget):
     """See `delta`."""
 
     unchanged: Unchanged = "kept"
@@ -185,3 +186,26 @@ class DeltaTarget:
 
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
+
+
+KINDS: Final = (
+    TargetKind(
+        name="delta",
+        title="Delta",
+        make=delta,
+        arguments="directory",
+        examples=("DIRECTORY.delta",),
+        suffixes=(".delta",),
+        table="",
+        extra="delta",
+        facts=Facts(
+            guarantee="yes",
+            exactly_once="rows, deletions and offsets (`txn`) are one commit of the table's log",
+            older_process="the directory belongs to one process; a commit is based on the version that was "
+            "read",
+            loading="Parquet files",
+            others="can read",
+            rebuilt=FOLDER_RENAMED,
+        ),
+    ),
+)

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Final
 
 from penstock.sinks._targets.contract import NEW, OLD, nothing_before, nothing_built
+from penstock.sinks._targets.kind import Rebuilt
 
-__all__ = ["LOCK_MODE", "Folder"]
+__all__ = ["FOLDER_RENAMED", "LOCK_MODE", "Folder"]
 
 MARK: Final = "penstock-rebuilt"
 APART: Final = "__apart"
@@ -32,6 +33,14 @@ LOCK_MODE: Final = 0o644
 AT_CWD: Final = -100
 EXCHANGE: Final = 2
 """Of linux/fcntl.h and linux/fs.h: AT_FDCWD, RENAME_EXCHANGE."""
+
+
+FOLDER_RENAMED: Final = Rebuilt(
+    new="the directory `PATH__new`",
+    replaced="the directories are renamed; readers must open the directory again",
+    old="`PATH__old`",
+)
+"""What a rebuild does, for the documentation."""
 
 
 class Folder:

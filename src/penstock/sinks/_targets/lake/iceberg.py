@@ -25,6 +25,7 @@ from penstock.core.databases import described
 from penstock.core.lazy import how_to_install
 from penstock.errors import SetupError, UserError
 from penstock.sinks._targets.contract import (
+    BaseTarget,
     Batch,
     Rows,
     Unchanged,
@@ -33,11 +34,12 @@ from penstock.sinks._targets.contract import (
     nothing_built,
     replaced,
 )
+from penstock.sinks._targets.kind import Facts, Rebuilt, TargetKind
 from penstock.sinks._targets.lake.filling import filled, lacking_keys
 from penstock.sinks._targets.lake.folders import LOCK_MODE
 from penstock.sinks._targets.texts import plain_columns
 
-__all__ = ["IcebergTarget", "iceberg"]
+__all__ = ["KINDS", "IcebergTarget", "iceberg"]
 
 PROPERTIES: Final = {
     "write.parquet.compression-codec": "zstd",
@@ -71,7 +73,7 @@ def iceberg(
     return IcebergTarget(catalog, table, pace_s)
 
 
-class IcebergTarget:
+class IcebergTarget(BaseTarget):
     """See `iceberg`."""
 
     unchanged: Unchanged = "kept"
@@ -378,3 +380,30 @@ def matching(keys: pa.Table) -> Any:
         parts = [of.EqualTo(name, one[name]) for name in others]
         terms.append(of.And(of.In(most, one[f"{most}_list"]), *parts))
     return of.Or(*terms)
+
+
+KINDS: Final = (
+    TargetKind(
+        name="iceberg",
+        title="Iceberg",
+        make=iceberg,
+        arguments='directory, table="shop.users"',
+        examples=("DIRECTORY.iceberg",),
+        suffixes=(".iceberg",),
+        table="the table, with its namespace: shop.users",
+        extra="iceberg",
+        facts=Facts(
+            guarantee="yes",
+            exactly_once="rows, deletions and offsets are one commit of the catalog",
+            older_process="a new owner creates a snapshot; commits that are based on an earlier one fail",
+            loading="Parquet files",
+            others="can read and write",
+            rebuilt=Rebuilt(
+                new="the branch `penstock_new` of the table",
+                replaced="one commit makes it the table's current snapshot. New columns are added to the "
+                "table before that",
+                old="the branch `penstock_old`",
+            ),
+        ),
+    ),
+)

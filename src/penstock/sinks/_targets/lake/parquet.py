@@ -31,11 +31,12 @@ import pyarrow.parquet as pq
 from penstock.core.names import hint, known_names
 from penstock.core.schema import TIMESTAMP, Schema, type_text
 from penstock.errors import UserError
-from penstock.sinks._targets.contract import Batch, RefusedError, Rows, Unchanged
-from penstock.sinks._targets.lake.folders import Folder
+from penstock.sinks._targets.contract import BaseTarget, Batch, RefusedError, Rows, Unchanged
+from penstock.sinks._targets.kind import Facts, Option, TargetKind
+from penstock.sinks._targets.lake.folders import FOLDER_RENAMED, Folder
 from penstock.sinks._targets.texts import plain_columns
 
-__all__ = ["ParquetTarget", "parquet"]
+__all__ = ["KINDS", "ParquetTarget", "parquet"]
 
 PACE_S: Final = 5.0
 """The least time between commits while the sink follows: each one makes files."""
@@ -50,7 +51,7 @@ DELETED, OFFSET, PARTITION = "_deleted", "_offset", "_partition"
 LABEL_BYTES_MAX: Final = 255
 """File systems have no longer names."""
 _SPECIAL: Final = re.compile(r"""[\x00-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
-"""What Hive escapes in the names of directories."""
+"""What Hive escapes in the names of directories"""
 _UNIT: Final = re.compile(r"(year|month|day|hour)\((.+)\)")
 _FORMATS: Final = {"year": "%Y", "month": "%Y-%m", "day": "%Y-%m-%d", "hour": "%Y-%m-%dT%H"}
 
@@ -103,7 +104,7 @@ class _Part:
         return pa.array(labels, pa.string()).take(unique.indices).fill_null(head + NULL)
 
 
-class ParquetTarget:
+class ParquetTarget(BaseTarget):
     """See `parquet`."""
 
     unchanged: Unchanged = "logged"
@@ -345,3 +346,28 @@ def _sync(path: Path) -> None:
             os.fsync(number)
         finally:
             os.close(number)
+
+
+KINDS: Final = (
+    TargetKind(
+        name="parquet",
+        title="Parquet",
+        make=parquet,
+        arguments="directory",
+        examples=("DIRECTORY.parquet",),
+        suffixes=(".parquet",),
+        table="",
+        options=(
+            Option("partition_by", "COLUMNS", "Columns, or day(at) and the like, of directories"),
+        ),
+        facts=Facts(
+            guarantee="yes",
+            exactly_once="one file is replaced, which has the offsets and the names of new files. The files "
+            "get these names afterwards, or when the directory is opened again",
+            older_process="the directory belongs to one process",
+            loading="Parquet files",
+            others="can read",
+            rebuilt=FOLDER_RENAMED,
+        ),
+    ),
+)

@@ -1,0 +1,188 @@
+"""Kinds of things that declare themselves: targets, sources, formats, functions.
+
+A declaration is a value with a name. Penstock's own are in `KINDS` of the modules of a package: whoever adds
+a module adds a kind. Those of other distributions are entry points, called as the kind.
+
+    invariant: no code of others is imported until a list is asked for, or a name that isn't ours
+
+An entry point that can't be loaded hides nothing: kinds of other names are found, and the message about a
+name that is found nowhere says which distribution is broken.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, Protocol, TypeVar
+
+from penstock.errors import SetupError
+
+__all__ = ["Broken", "Listed", "Registry"]
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+K = TypeVar("K", bound=_Named)
+
+
+@dataclass(frozen=True)
+class Listed(Generic[K]):
+    """A kind, and where it is from.
+
+    Attributes:
+        kind: what was declared.
+        distribution: that has it, with its version; `penstock` without one is this.
+    """
+
+    kind: K
+    distribution: str
+
+
+@dataclass(frozen=True)
+class Broken:
+    """An entry point that can't be loaded.
+
+    Attributes:
+        name: the kind's.
+        distribution: that has it, with its version.
+        reason: what was found.
+    """
+
+    name: str
+    distribution: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"the plugin {self.name!r} of the distribution {self.distribution} can't be loaded: "
+            f"{self.reason}"
+        )
+
+
+class Registry(Generic[K]):
+    """The kinds of one sort.
+
+    Args:
+        group: the name of its entry points, such as `penstock.targets`.
+        package: the package with our own, whose modules declare them in `KINDS`.
+        of: what a declaration is.
+    """
+
+    def __init__(self, group: str, package: str, of: type[K]) -> None:
+        self.group, self._package, self._of = group, package, of
+        self._own: dict[str, K] | None = None
+        self._loaded: dict[str, Listed[K] | Broken] = {}
+        self._lock = threading.RLock()  # programs load kinds in threads of theirs
+
+    def own(self) -> tuple[K, ...]:
+        """Our own, by name."""
+        with self._lock:
+            if self._own is None:
+                found = [one for module in self._modules() for one in self._declared(module)]
+                self._own = {one.name: one for one in sorted(found, key=lambda one: one.name)}
+                assert len(self._own) == len(found), "two kinds have one name"
+            return tuple(self._own.values())
+
+    def named(self, name: str) -> K | None:
+        """The kind of this name; None: there is none.
+
+        Raises:
+            SetupError: another distribution has it, and can't be loaded.
+        """
+        with self._lock:
+            if (found := self._own_named(name)) is not None:
+                return found
+        points = [point for point in self._points() if point.name == name]
+        if not points:
+            return None
+        if len(points) > 1:
+            names = " and ".join(map(_distribution, points))
+            raise SetupError(
+                f"expected one distribution with {name!r} among its {self.group}; found {names}. Uninstall "
+                "one of them"
+            )
+        one = self._load(points[0])
+        if isinstance(one, Broken):
+            raise SetupError(f"expected {name!r} of {self.group}; found that {one}")
+        return one.kind
+
+    def listed(self) -> tuple[list[Listed[K]], list[Broken]]:
+        """All kinds, our own first, and entry points that can't be loaded. The first of a name counts."""
+        found = {one.name: Listed(one, "penstock") for one in self.own()}
+        broken = []
+        for one in map(self._load, self._points()):
+            if isinstance(one, Broken):
+                broken.append(one)
+            else:
+                found.setdefault(one.kind.name, one)
+        return [*found.values()], broken
+
+    def others(self) -> list[K]:
+        """Those of other distributions."""
+        return [one.kind for one in self.listed()[0] if one.distribution != "penstock"]
+
+    def broken(self) -> str:
+        """A sentence about entry points that can't be loaded, for the end of a message; mostly empty."""
+        return "".join(f". Note that {one}" for one in self.listed()[1])
+
+    def _own_named(self, name: str) -> K | None:
+        """One of our own; the module of that name is imported first, and often alone."""
+        if self._own is None:
+            for module in self._modules():
+                if module.rpartition(".")[2] == name:
+                    for one in self._declared(module):
+                        if one.name == name:
+                            return one
+        return next((one for one in self.own() if one.name == name), None)
+
+    def _modules(self) -> list[str]:
+        package = import_module(self._package)
+        found = pkgutil.walk_packages(package.__path__, f"{self._package}.")
+        return [one.name for one in found if not one.ispkg]
+
+    def _declared(self, module: str) -> tuple[K, ...]:
+        kinds: tuple[K, ...] = getattr(import_module(module), "KINDS", ())
+        return kinds
+
+    def _points(self) -> Iterator[EntryPoint]:
+        yield from sorted(
+            entry_points(group=self.group), key=lambda one: (one.name, _distribution(one))
+        )
+
+    def _load(self, point: EntryPoint) -> Listed[K] | Broken:
+        """What an entry point stands for; one that could be loaded stays."""
+        distribution = _distribution(point)
+        place = f"{point.name} {distribution} {point.value}"
+        with self._lock:
+            known = self._loaded.get(place)
+            if known is None:
+                known = self._checked(point, distribution)
+                self._loaded[place] = known
+            return known
+
+    def _checked(self, point: EntryPoint, distribution: str) -> Listed[K] | Broken:
+        try:
+            found: Any = point.load()
+        except Exception as error:  # noqa: BLE001 - it is code of others
+            reason = f"{type(error).__name__}: {error}"
+            return Broken(point.name, distribution, reason.strip())
+        if not isinstance(found, self._of) or found.name != point.name:
+            shown = f"one called {found.name!r}" if isinstance(found, self._of) else repr(found)
+            what = f"a {self._of.__name__} called {point.name!r}"
+            reason = f"expected {point.value} to be {what}; found {shown}"
+            return Broken(point.name, distribution, reason)
+        return Listed(found, distribution)
+
+
+def _distribution(point: EntryPoint) -> str:
+    """The distribution of an entry point, with its version."""
+    if point.dist is None:
+        return "(unknown)"
+    return f"{point.dist.name} {point.dist.version}"
