@@ -25,6 +25,7 @@ _PUBLIC = {
         *("Stream", "Table", "count_window", "hopping", "session", "sliding", "tumbling"),
         *("corrected_time", "event_time", "header", "processing_time"),
         *(
+            "aggregate",
             "approx_count_distinct",
             "approx_quantile",
             "theta_sketch_agg",

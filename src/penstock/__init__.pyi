@@ -9,6 +9,7 @@ from penstock.errors import PenstockError as PenstockError
 from penstock.files import ingest as ingest
 from penstock.flow import Stream as Stream
 from penstock.flow import Table as Table
+from penstock.flow import aggregate as aggregate
 from penstock.flow import approx_count_distinct as approx_count_distinct
 from penstock.flow import approx_quantile as approx_quantile
 from penstock.flow import arg_max as arg_max

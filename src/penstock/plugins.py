@@ -12,6 +12,7 @@ name that is found nowhere says which distribution is broken.
 from __future__ import annotations
 
 import pkgutil
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -71,14 +72,15 @@ class Registry(Generic[K]):
 
     Args:
         group: the name of its entry points, such as `penstock.targets`.
-        package: the package with our own, whose modules declare them in `KINDS`.
+        package: the package with our own, whose modules declare them in `KINDS`; None: there are none.
         of: what a declaration is.
     """
 
-    def __init__(self, group: str, package: str, of: type[K]) -> None:
+    def __init__(self, group: str, package: str | None, of: type[K]) -> None:
         self.group, self._package, self._of = group, package, of
         self._own: dict[str, K] | None = None
         self._loaded: dict[str, Listed[K] | Broken] = {}
+        self._seen: tuple[tuple[str, ...], frozenset[str]] | None = None
         self._lock = threading.RLock()  # programs load kinds in threads of theirs
 
     def own(self) -> tuple[K, ...]:
@@ -124,6 +126,13 @@ class Registry(Generic[K]):
                 found.setdefault(one.kind.name, one)
         return [*found.values()], broken
 
+    def names(self) -> frozenset[str]:
+        """The names of entry points, looked up once for a path of modules; nothing is imported."""
+        path = tuple(sys.path)
+        if self._seen is None or self._seen[0] != path:
+            self._seen = path, frozenset(point.name for point in self._points())
+        return self._seen[1]
+
     def others(self) -> list[K]:
         """Those of other distributions."""
         return [one.kind for one in self.listed()[0] if one.distribution != "penstock"]
@@ -143,6 +152,8 @@ class Registry(Generic[K]):
         return next((one for one in self.own() if one.name == name), None)
 
     def _modules(self) -> list[str]:
+        if self._package is None:
+            return []
         package = import_module(self._package)
         found = pkgutil.walk_packages(package.__path__, f"{self._package}.")
         return [one.name for one in found if not one.ispkg]

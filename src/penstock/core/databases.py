@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Final
 from urllib.parse import urlsplit
 
 __all__ = ["described"]

@@ -16,13 +16,21 @@ from penstock.core.lazy import lazy_names
 if TYPE_CHECKING:
     from penstock.expr.duck import EvaluationError
     from penstock.expr.expression import Expression, compile_expression
+    from penstock.expr.functions import AggregateFunction, ScalarFunction
 else:
     __getattr__ = lazy_names(
         __name__,
         {
             "duck": ("EvaluationError",),
             "expression": ("Expression", "compile_expression"),
+            "functions": ("AggregateFunction", "ScalarFunction"),
         },
     )
 
-__all__ = ["EvaluationError", "Expression", "compile_expression"]
+__all__ = [
+    "AggregateFunction",
+    "EvaluationError",
+    "Expression",
+    "ScalarFunction",
+    "compile_expression",
+]

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from penstock.core.schema import type_text
-from penstock.duck import add_functions, borrowed, confine, connection, kept
-from penstock.expr.typed import extended, with_json
+from penstock.duck import borrowed, confine, connection, kept
+from penstock.expr.functions import add_functions, learn
+from penstock.expr.typed import extended, sql_type, with_json
 
 # DuckDB is imported where it is used: most lanes need none, and start sooner.
 if TYPE_CHECKING:
@@ -34,21 +34,6 @@ __all__ = [
     "types_of",
 ]
 
-_SQL_TYPES: Final = {
-    "BOOLEAN": "BOOLEAN",
-    "INT": "INTEGER",
-    "BIGINT": "BIGINT",
-    "FLOAT": "FLOAT",
-    "DOUBLE": "DOUBLE",
-    "STRING": "VARCHAR",
-    "TIMESTAMP": "TIMESTAMPTZ",
-    "DATE": "DATE",
-    "BINARY": "BLOB",
-    "TIME": "TIME",
-    "UUID": "UUID",
-    "INTERVAL": "INTERVAL",
-    "JSON": "JSON",
-}
 SMALL_ROWS_MAX: Final = 2_000
 """Of all tables of a query: with so many, it hardly matters whether they were known before."""
 GIVEN_MAX: Final = 1_024
@@ -119,6 +104,7 @@ def types_of(tables: Mapping[str, pa.Schema], query: str) -> list[tuple[str, pa.
                 names, columns = [str(one) for one in relation.types], relation.columns
         else:
             with borrowed() as con:
+                learn(con, query)
                 relation = con.sql(_declared(tables) + query)
             names, columns = [str(one) for one in relation.types], relation.columns
         types = [_arrow_type(name) for name in names]
@@ -141,6 +127,7 @@ def stopped_at(tables: Mapping[str, pa.Schema], query: str) -> tuple[str, int] |
     words = _ONE_WORD.findall(query)
     try:
         with borrowed() as con:
+            learn(con, query)
             con.execute(f"EXPLAIN {_declared(tables)}\n" + "\n".join(words))
     except duckdb.Error as error:
         found = re.search(r"^LINE (\d+):", str(error), re.MULTILINE)
@@ -175,20 +162,6 @@ def _arrow_type(name: str) -> pa.DataType:
     return with_json(rows.schema.types[0], relation.types[0])
 
 
-def sql_type(type_: pa.DataType) -> str:
-    """DuckDB's name of one of Penstock's types."""
-    if pa.types.is_decimal(type_):
-        return type_text(type_).replace(" ", "")
-    if pa.types.is_list(type_):
-        return sql_type(type_.value_type) + "[]"
-    if pa.types.is_struct(type_):
-        members = (f"{quoted(one.name)} {sql_type(one.type)}" for one in type_)
-        return f"STRUCT({', '.join(members)})"
-    if pa.types.is_map(type_):
-        return f"MAP(VARCHAR, {sql_type(type_.item_type)})"
-    return _SQL_TYPES[type_text(type_)]
-
-
 def quoted(name: str) -> str:
     """A name in SQL, whatever characters it has."""
     return '"' + name.replace('"', '""') + '"'
@@ -202,6 +175,7 @@ def _asked(
 
     try:
         with borrowed(as_written=as_written) as con:
+            learn(con, query)
             for name, table in tables.items():
                 con.register(name, known(table))
             try:
@@ -232,6 +206,7 @@ def _prepared(tables: Mapping[str, pa.Table], query: str) -> pa.Table:
     given: list[_Given] = []
     try:
         with borrowed() as con:
+            learn(con, query)
             given += (_given(con, i, table) for i, table in enumerate(tables.values()))
             return _executed(con, _plan(con, dict(zip(tables, given, strict=True)), query))
     except duckdb.Error as error:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.core.schema import Schema
 from penstock.core.sketches.functions import AGGREGATES
 from penstock.errors import SchemaError
+from penstock.expr.functions import learn, learned
 
 if TYPE_CHECKING:
     import duckdb
@@ -113,6 +114,7 @@ def check_pure(con: duckdb.DuckDBPyConnection, sql: str, text: str, schema: Sche
     if _catalogue(con).beyond_rows.isdisjoint(_WORD.findall(sql.lower())):
         return  # most; to read one takes DuckDB a millisecond
     columns = frozenset(name.lower() for name in schema.names)
+    learn(con, sql)
     found = next(_impure(con, sql, columns), None)
     if found is None:
         return
@@ -139,6 +141,7 @@ def check_query_pure(con: duckdb.DuckDBPyConnection, query: str) -> None:
     Raises:
         SchemaError: with the function that is to blame, and what to use instead.
     """
+    learn(con, query)
     if _catalogue(con).suspects.isdisjoint(_WORD.findall(query.lower())):
         return
     [(tree,)] = con.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
@@ -167,6 +170,7 @@ def varies(con: duckdb.DuckDBPyConnection, name: str, arguments: int) -> bool:
 
 def names_aggregate(con: duckdb.DuckDBPyConnection, name: str) -> bool:
     """Whether DuckDB has an aggregate function of this name, or a macro that expands to one."""
+    learn(con, f"{name}(")
     catalogue, name = _catalogue(con), name.lower()
     return name in catalogue.aggregates or any(
         one.is_aggregate
@@ -248,8 +252,14 @@ def _parsed(con: duckdb.DuckDBPyConnection, expression: str) -> Any:
     return json.loads(tree).get("statements", [])
 
 
-@functools.lru_cache(maxsize=1)  # of one build of DuckDB: every connection has the same
 def _catalogue(con: duckdb.DuckDBPyConnection) -> _Catalogue:
+    return _read_catalogue(con, learned(con))
+
+
+@functools.lru_cache(
+    maxsize=1
+)  # of one build of DuckDB, and the same functions of other distributions
+def _read_catalogue(con: duckdb.DuckDBPyConnection, _: frozenset[str]) -> _Catalogue:
     rows = con.execute(
         "SELECT DISTINCT lower(function_name), function_type, stability, parameters, macro_definition "
         "FROM duckdb_functions() WHERE function_type IN ('macro', 'aggregate') "

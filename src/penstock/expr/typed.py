@@ -9,13 +9,43 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.core import vectors
-from penstock.core.schema import JSON, UUID, holds_json
+from penstock.core.schema import JSON, UUID, holds_json, type_text
 from penstock.formats.payloads import column_of, normalised
 
-__all__ = ["cast_given", "cast_rows", "extended", "fitting", "with_json"]
+__all__ = ["cast_given", "cast_rows", "extended", "fitting", "sql_type", "with_json"]
 
+_SQL_TYPES: Final = {
+    "BOOLEAN": "BOOLEAN",
+    "INT": "INTEGER",
+    "BIGINT": "BIGINT",
+    "FLOAT": "FLOAT",
+    "DOUBLE": "DOUBLE",
+    "STRING": "VARCHAR",
+    "TIMESTAMP": "TIMESTAMPTZ",
+    "DATE": "DATE",
+    "BINARY": "BLOB",
+    "TIME": "TIME",
+    "UUID": "UUID",
+    "INTERVAL": "INTERVAL",
+    "JSON": "JSON",
+}
 SHOWN_CHARACTERS_MAX: Final = 60
 """Of a text that isn't JSON, in a message."""
+
+
+def sql_type(type_: pa.DataType) -> str:
+    """DuckDB's name of one of Penstock's types."""
+    if pa.types.is_decimal(type_):
+        return type_text(type_).replace(" ", "")
+    if pa.types.is_list(type_):
+        return sql_type(type_.value_type) + "[]"
+    if pa.types.is_struct(type_):
+        names = ['"' + one.name.replace('"', '""') + '"' for one in type_]
+        members = (f"{name} {sql_type(one.type)}" for name, one in zip(names, type_, strict=True))
+        return f"STRUCT({', '.join(members)})"
+    if pa.types.is_map(type_):
+        return f"MAP(VARCHAR, {sql_type(type_.item_type)})"
+    return _SQL_TYPES[type_text(type_)]
 
 
 def extended(column: Any) -> Any:

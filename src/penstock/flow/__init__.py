@@ -4,6 +4,7 @@ from penstock.flow._collections import Grouped, Stream, Table, Windowed
 from penstock.flow.aggregates import AggregateCall
 from penstock.flow.app import Flow
 from penstock.flow.functions import (
+    aggregate,
     approx_count_distinct,
     approx_quantile,
     arg_max,
@@ -51,6 +52,7 @@ __all__ = [
     "Stream",
     "Table",
     "Windowed",
+    "aggregate",
     "approx_count_distinct",
     "approx_quantile",
     "arg_max",

@@ -9,9 +9,11 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from penstock.core.delta import TIME
+from penstock.core.names import hint
 from penstock.core.sketches.bloom import shape_of
 from penstock.core.time import WINDOW_MAX_US
 from penstock.errors import FlowError
+from penstock.expr.functions import FUNCTIONS, aggregate_named
 from penstock.flow.aggregates import AggregateCall
 from penstock.flow.calendars import calendar_window
 from penstock.flow.checks import check_duration, check_registry, check_text
@@ -20,6 +22,7 @@ from penstock.formats.lines import Csv, Pattern
 from penstock.ops import Window
 
 __all__ = [
+    "aggregate",
     "approx_count_distinct",
     "approx_quantile",
     "arg_max",
@@ -258,6 +261,27 @@ def last(column: str, *, where: str | None = None) -> AggregateCall:
     Arguments as for `sum`.
     """
     return _call("arg_max", column, where, TIME, "last")
+
+
+def aggregate(function: str, column: str, *, where: str | None = None) -> AggregateCall:
+    """An aggregate of another distribution, by its name: docs/plugins.md says how it is written.
+
+    Args:
+        function: its name.
+        column: a column, or an expression.
+        where: a condition: which rows it sees.
+
+    Raises:
+        FlowError: there is no such function.
+        SetupError: it can't be loaded.
+    """
+    if aggregate_named(function) is None:
+        names = sorted(FUNCTIONS.names())
+        raise FlowError(
+            f"expected an aggregate of an installed plugin; found {function!r}{hint(function, names)}. "
+            "Install its distribution where the program and its tasks run"
+        )
+    return _call(function, column, where, name="aggregate")
 
 
 def bloom_filter_agg(

@@ -6,11 +6,11 @@ from penstock.sinks._control import status as status
 from penstock.sinks._control import wait_for as wait_for
 from penstock.sinks._metrics import serve_metrics as serve_metrics
 from penstock.sinks._metrics import sink_metrics as sink_metrics
+from penstock.sinks._names import SILENT_MS as SILENT_MS
+from penstock.sinks._names import letters_topic as letters_topic
+from penstock.sinks._names import sink_phase as sink_phase
 from penstock.sinks._rebuilding import go_back as go_back
 from penstock.sinks._rebuilding import rebuild as rebuild
-from penstock.sinks._report import SILENT_MS as SILENT_MS
-from penstock.sinks._report import letters_topic as letters_topic
-from penstock.sinks._report import sink_phase as sink_phase
 from penstock.sinks._sink import Followed as Followed
 from penstock.sinks._sink import Sink as Sink
 from penstock.sinks._targets.address import TARGETS as TARGETS

@@ -12,6 +12,7 @@ from sqlglot import exp
 from penstock.core.sketches.functions import AGGREGATES
 from penstock.errors import SchemaError
 from penstock.expr import compile_expression
+from penstock.expr.functions import aggregate_named
 from penstock.expr.walks import find_all
 from penstock.flow import AggregateCall, bloom_filter_agg
 from penstock.flow.algebra.groups import group, sliding
@@ -121,6 +122,8 @@ def _of_window(tree: exp.Expr, where: str | None) -> AggregateCall | None:
             found = bloom_filter_agg(lowered(column), capacity=size, error=share)
             return replace(found, where=where)
         case exp.Anonymous(expressions=[column]) if tree.name.lower() in _OF_SKETCHES:
+            return AggregateCall(tree.name.lower(), lowered(column), where)
+        case exp.Anonymous(expressions=[column]) if aggregate_named(tree.name.lower()) is not None:
             return AggregateCall(tree.name.lower(), lowered(column), where)
         case _ if type(tree) in OF_WINDOWS and not isinstance(tree.this, exp.Distinct):
             return AggregateCall(OF_WINDOWS[type(tree)], lowered(tree.this), where)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Final
@@ -69,8 +70,6 @@ def make_function(
     Raises:
         FlowError: there is no such function, or it can't be computed of these.
     """
-    if kind not in FUNCTIONS:
-        raise FlowError(f"expected one of the aggregates {known_names(FUNCTIONS)}; found {kind!r}")
     function = _class(kind)
     if parameter is not None and not function.parametric:
         raise FlowError(f"expected {kind} without a parameter; found {parameter!r}")
@@ -78,6 +77,27 @@ def make_function(
 
 
 def _class(kind: str) -> type[Function]:
+    if kind not in FUNCTIONS:
+        return _foreign(kind)
     module, name = FUNCTIONS[kind]
     function: type[Function] = getattr(import_module(f"{__name__}.{module}"), name)
     return function
+
+
+@functools.cache
+def _foreign(kind: str) -> type[Function]:
+    """An aggregate of another distribution.
+
+    Raises:
+        FlowError: there is no such function.
+    """
+    from penstock.expr.functions import aggregate_named
+    from penstock.ops.aggregates.foreign import foreign
+
+    declared = aggregate_named(kind)
+    if declared is None:
+        raise FlowError(
+            f"expected one of the aggregates {known_names(FUNCTIONS)}; found {kind!r}. Install the plugin "
+            "that has it"
+        )
+    return foreign(declared)
