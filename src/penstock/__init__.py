@@ -34,7 +34,7 @@ _PUBLIC = {
         ),
         *("arg_max", "arg_min", "avg", "collect", "count", "count_distinct", "first", "last"),
         *("frequencies", "frequent", "max", "min", "quantile", "stddev", "sum", "variance"),
-        *("avro", "csv", "pattern"),
+        *("avro", "csv", "pattern", "record_format"),
     ),
     "penstock.history": ("History",),
     "penstock.queue": ("Queue",),

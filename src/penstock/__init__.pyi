@@ -35,6 +35,7 @@ from penstock.flow import min as min  # noqa: A004
 from penstock.flow import pattern as pattern
 from penstock.flow import processing_time as processing_time
 from penstock.flow import quantile as quantile
+from penstock.flow import record_format as record_format
 from penstock.flow import session as session
 from penstock.flow import sliding as sliding
 from penstock.flow import stddev as stddev

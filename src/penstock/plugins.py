@@ -14,15 +14,15 @@ from __future__ import annotations
 import pkgutil
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, Protocol, TypeVar
 
-from penstock.errors import SetupError
+from penstock.errors import SetupError, UserError
 
-__all__ = ["Broken", "Listed", "Registry"]
+__all__ = ["Broken", "Listed", "Option", "Registry", "read_options"]
 
 
 class _Named(Protocol):
@@ -31,6 +31,56 @@ class _Named(Protocol):
 
 
 K = TypeVar("K", bound=_Named)
+
+
+@dataclass(frozen=True)
+class Option:
+    """An argument that is given as text: behind `?` in the address of a target, or in WITH of SQL.
+
+    Attributes:
+        name: the argument's, of the function that gets it.
+        text: what it is, as in `expire_s=SECONDS`.
+        help: for people, without a full stop.
+        read: makes its value of the text; ValueError: it can't.
+        required: whether there has to be one.
+    """
+
+    name: str
+    text: str
+    help: str
+    read: Callable[[str], Any] = str
+    required: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.text}"
+
+
+def read_options(
+    known: Sequence[Option], given: Mapping[str, str], where: str, shown: object
+) -> dict[str, Any]:
+    """The values of options.
+
+    Args:
+        known: those that there are.
+        given: texts, by name.
+        where: they are, for messages: `behind users.parquet?`.
+        shown: what was found there.
+
+    Raises:
+        UserError: one is unknown or empty, or a required one is missing.
+    """
+    names = {one.name: one for one in known}
+    wrong = set(given) - set(names) or not all(given.values())
+    wrong = wrong or any(one.required and one.name not in given for one in known)
+    try:
+        if wrong:
+            raise ValueError
+        return {name: names[name].read(text) for name, text in given.items()}
+    except ValueError:
+        needed = "&".join(str(one) for one in known if one.required)
+        more = "&".join(str(one) for one in known if not one.required)
+        what = f"{needed}, and {more} if need be," if needed and more else needed or more
+        raise UserError(f"expected {what or 'no options'} {where}; found {shown!r}") from None
 
 
 @dataclass(frozen=True)

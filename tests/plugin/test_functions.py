@@ -83,10 +83,12 @@ def test_a_function_that_does_not_fit_is_reported_when_the_program_is_read() -> 
 
 def test_a_function_is_loaded_when_it_is_called(broken) -> None:
     """A column of its name loads nothing; a broken one is named with its distribution."""
-    broken("penstock.functions", {"spell": "broken_plugin:SPELL"})
+    broken("penstock.functions", {"spell": "broken_plugin:SPELL", "lower": "broken_plugin:LOWER"})
     app = SqlFlow("people")
     s = app.stream("s", "spell BIGINT, name STRING")
     s.select(x="spell + length(name)")
+    assert "broken_plugin" not in sys.modules
+    s.select(x="lower(name)")  # DuckDB's
     assert "broken_plugin" not in sys.modules
     with pytest.raises(
         SetupError, match=r"'spell' of the distribution penstock-broken 0.3 can't be"

@@ -25,6 +25,7 @@ from penstock.flow.functions import (
     min,  # noqa: A004
     pattern,
     quantile,
+    record_format,
     session,
     stddev,
     sum,  # noqa: A004
@@ -78,6 +79,7 @@ __all__ = [
     "pattern",
     "processing_time",
     "quantile",
+    "record_format",
     "session",
     "sliding",
     "stddev",

@@ -22,6 +22,8 @@ from penstock.expr.duck import quoted
 from penstock.formats.avro import Avro, avro_schema
 from penstock.formats.changelog import FORMATS, ChangelogFormat
 from penstock.formats.lines import Csv, LineFormat, decoder_for
+from penstock.formats.lines.kinds import FORMATS as NAMED
+from penstock.formats.lines.kinds import named_format
 from penstock.formats.protobuf import protobuf_schema
 from penstock.formats.registered import KINDS, Encoded, encoded_as, format_name
 from penstock.formats.registered.json_schema import json_schema
@@ -180,6 +182,8 @@ def check_format(format_: object, registry: object, schema: Schema) -> LineForma
         return None
     if format_ == "csv":
         format_ = Csv()
+    if isinstance(format_, str) and registry is None and format_ in NAMED.names():
+        format_ = named_format(format_, {})
     if registry is not None and format_ in KINDS:
         format_, registry = encoded_as(str(format_), check_registry(registry)), None
     if not isinstance(format_, LineFormat) or registry is not None:
@@ -194,7 +198,7 @@ def check_format(format_: object, registry: object, schema: Schema) -> LineForma
         )
     try:
         decoder_for(schema, format_)
-    except SchemaError as error:
+    except UserError as error:
         raise FlowError(str(error)) from None
     return format_
 

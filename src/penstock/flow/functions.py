@@ -19,6 +19,7 @@ from penstock.flow.calendars import calendar_window
 from penstock.flow.checks import check_duration, check_registry, check_text
 from penstock.formats.avro import Avro
 from penstock.formats.lines import Csv, Pattern
+from penstock.formats.lines.kinds import Named, named_format
 from penstock.ops import Window
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "min",
     "pattern",
     "quantile",
+    "record_format",
     "session",
     "stddev",
     "sum",
@@ -396,6 +398,20 @@ def csv(*, delimiter: str = ",", null: str = "") -> Csv:
     if not isinstance(null, str):
         raise FlowError(f"expected null as a text, such as null='NA'; found {null!r}")
     return Csv(delimiter, null)
+
+
+def record_format(name: str, **options: object) -> Named:
+    """A format of another distribution, by its name: docs/plugins.md says how it is written.
+
+    Args:
+        name: its name.
+        options: of the format.
+
+    Raises:
+        UserError: there is no such format.
+        SetupError: it can't be loaded.
+    """
+    return named_format(name, options)
 
 
 def pattern(expression: str, *, time_format: str | None = None, null: str = "") -> Pattern:

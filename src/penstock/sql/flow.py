@@ -15,6 +15,7 @@ from penstock.flow import EventTime, Flow, Stream, Table, event_time, header, pr
 from penstock.flow.checks import check_registry, check_text
 from penstock.flow.functions import csv, pattern
 from penstock.flow.graph import Graph, Node, Source, ancestors, over_others
+from penstock.formats.lines.kinds import FORMATS, named_format
 from penstock.formats.registered import KINDS, encoded_as
 
 # What parses SQL is imported where it is used: programs without SQL start sooner.
@@ -167,7 +168,8 @@ class SqlFlow(Flow):
                 self._create_sink(statement, dialect)
 
     def _create_stream(self, statement: Statement, dialect: str) -> None:
-        options = statement_options(statement, STREAM_OPTIONS)
+        of_format = _options_of_plugin(statement)
+        options = statement_options(statement, (*STREAM_OPTIONS, *(of_format or ())))
         columns = statement.columns
         assert columns is not None
         if columns.key:
@@ -175,7 +177,16 @@ class SqlFlow(Flow):
         computed = _computed(statement, dialect)
         time = _time(columns.watermark, options, computed)
         topic = options.pop("topic", statement.name)
-        options |= _format(options)
+        if of_format is None:
+            options |= _format(options)
+        else:
+            name = options.pop("format")
+            texts = {
+                one: statement.options[one]
+                for one in of_format
+                if options.pop(one, None) is not None
+            }
+            options["format"] = named_format(name, texts)
         schema = _schema(statement)
         made = self.stream(topic, schema, time=time, **options)
         if computed:
@@ -459,6 +470,15 @@ def _time(
     if mark is not None:
         given["lateness"] = mark.lateness
     return event_time(column, **given)
+
+
+def _options_of_plugin(statement: Statement) -> tuple[str, ...] | None:
+    """The options of the format of another distribution; None: it is one of ours."""
+    name = statement.options.get("format", "")
+    if name not in FORMATS.names():
+        return None
+    kind = FORMATS.named(name)
+    return None if kind is None else tuple(one.name for one in kind.options)
 
 
 def _format(options: dict[str, Any]) -> dict[str, Any]:

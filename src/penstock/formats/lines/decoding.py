@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ from penstock.errors import SchemaError
 from penstock.formats.avro import Avro, AvroDecoder
 from penstock.formats.json import Decoded, JsonDecoder
 from penstock.formats.lines.instants import instants
+from penstock.formats.lines.kinds import Decoder, Named
 from penstock.formats.lines.text import TextDecoder
 from penstock.formats.protobuf import ProtobufDecoder
 from penstock.formats.registered import JsonSchema, Lookups, Protobuf
@@ -27,18 +28,10 @@ from penstock.formats.registered.json_schema import JsonSchemaDecoder
 from penstock.schemas import Kind
 from penstock.wire.columns import gather_column
 
-__all__ = ["Csv", "Decoder", "LineFormat", "Pattern", "decoder_for"]
+__all__ = ["Csv", "Decoder", "LineDecoder", "LineFormat", "Pattern", "decoder_for"]
 
 SHOWN_CHARACTERS_MAX: Final = 100
 """Of a line, in the reason why it doesn't fit."""
-
-
-class Decoder(Protocol):
-    """Contract: the same bytes give the same rows; a bad row touches no other."""
-
-    def decode(self, buffer: np.ndarray, start: np.ndarray, length: np.ndarray) -> Decoded:
-        """Decodes rows that lie in a buffer; a length of -1 is a row that is null, which is bad."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -69,7 +62,7 @@ class Pattern:
     null: str = ""
 
 
-LineFormat = Csv | Pattern | Avro | JsonSchema | Protobuf
+LineFormat = Csv | Pattern | Avro | JsonSchema | Protobuf | Named
 """What a stream's values may be other than JSON."""
 
 
@@ -108,16 +101,23 @@ def decoder_for(
         case Protobuf():
             lookup = registry(format_.registry, Kind.PROTOBUF) if registry else _unknown
             return ProtobufDecoder(schema, lookup)
+        case Named():
+            return format_.decoder(schema)
 
 
 def _unknown(_: int) -> None:
     """Knows no schema."""
 
 
-class _Lines:
-    """What both have in common: bytes to lines of text, texts to columns."""
+class LineDecoder:
+    """Decodes values that are lines of text: a subclass says which texts of a line are the columns'.
 
-    def __init__(self, schema: Schema, null: str) -> None:
+    Args:
+        schema: of the values.
+        null: a text that stands for NULL, next to the empty one.
+    """
+
+    def __init__(self, schema: Schema, null: str = "") -> None:
         self.schema = schema
         self._null = null
         self._texts = TextDecoder(schema)
@@ -138,7 +138,7 @@ class _Lines:
                     reasons[row] = f"expected text in UTF-8; found other bytes ({error.reason})"
             index: Any = pa.array([row in reasons for row in range(len(lines))])
             texts = pc.if_else(index, pa.scalar(b"", pa.binary()), lines).cast(pa.string())
-        columns, found = self._columns(texts)
+        columns, found = self.columns(texts)
         reasons = {**found, **reasons}
         good = np.ones(len(texts), np.bool_)
         good[list(reasons)] = False
@@ -161,12 +161,16 @@ class _Lines:
             pc.equal(texts, pa.scalar(self._null)), pa.scalar(None, pa.string()), texts
         )
 
-    def _columns(self, lines: Any) -> tuple[dict[str, Any], dict[int, str]]:
-        """For each column the texts, of every line; and which lines don't fit, and why."""
+    def columns(self, lines: Any) -> tuple[dict[str, Any], dict[int, str]]:
+        """For each column the texts of every line, NULL where it has none; and by line why some don't fit.
+
+        Args:
+            lines: an Arrow array of texts.
+        """
         raise NotImplementedError
 
 
-class _PatternDecoder(_Lines):
+class _PatternDecoder(LineDecoder):
     def __init__(self, schema: Schema, pattern: Pattern) -> None:
         super().__init__(schema, pattern.null)
         self._pattern = pattern
@@ -188,7 +192,8 @@ class _PatternDecoder(_Lines):
             instants(pa.array([""]), pattern.time_format)
         self._instants = [one.name for one in schema if pa.types.is_timestamp(one.type)]
 
-    def _columns(self, lines: Any) -> tuple[dict[str, Any], dict[int, str]]:
+    def columns(self, lines: Any) -> tuple[dict[str, Any], dict[int, str]]:
+        """See `LineDecoder`."""
         found: Any = pc.extract_regex(lines, self._pattern.expression)
         missed = np.flatnonzero(~np.asarray(found.is_valid().to_numpy(zero_copy_only=False)))
         reasons = {
@@ -209,12 +214,12 @@ class _PatternDecoder(_Lines):
         return pc.coalesce(iso, texts)
 
 
-class _CsvDecoder(_Lines):
+class _CsvDecoder(LineDecoder):
     def __init__(self, schema: Schema, csv: Csv) -> None:
         super().__init__(schema, csv.null)
         self._parse = csv
 
-    def _columns(self, lines: Any) -> tuple[dict[str, Any], dict[int, str]]:
+    def columns(self, lines: Any) -> tuple[dict[str, Any], dict[int, str]]:
         """All lines are parsed at once, where it is certain that one doesn't run into the next."""
         trimmed = pc.utf8_rtrim(lines, "\r\n")
         quotes = pc.count_substring(trimmed, '"').to_numpy()

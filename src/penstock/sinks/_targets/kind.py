@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from penstock.core.databases import described
-from penstock.errors import UserError
+from penstock.plugins import Option, read_options
 from penstock.sinks._targets.contract import Target
 
 __all__ = ["Address", "Facts", "Option", "Rebuilt", "TargetKind"]
@@ -40,28 +40,6 @@ class Rebuilt:
         "the readers"
     )
     old: str = ""
-
-
-@dataclass(frozen=True)
-class Option:
-    """An argument of a target that its address may give, as in `users.parquet?partition_by=city`.
-
-    Attributes:
-        name: the argument's, of the function that makes the target.
-        text: what it is, as in `expire_s=SECONDS`.
-        help: for people, without a full stop.
-        read: makes its value of the text; ValueError: it can't.
-        required: whether there has to be one.
-    """
-
-    name: str
-    text: str
-    help: str
-    read: Callable[[str], Any] = str
-    required: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.name}={self.text}"
 
 
 @dataclass(frozen=True)
@@ -177,26 +155,11 @@ class TargetKind:
         url, options = address, dict[str, Any]()
         if self.options:
             url, _, query = address.partition("?")
-            options = self._read(url, query)
+            given = parse_qsl(query, keep_blank_values=True) or [(query, "")][: bool(query)]
+            options = read_options(self.options, dict(given), f"behind {described(url)}?", query)
         place = Address(url, table, options)
         if self.of is not None:
             return self.of(place)
         if not self.table:
             return self.make(url, **options)
         return self.make(url, table=table, **options)
-
-    def _read(self, url: str, query: str) -> dict[str, Any]:
-        given = dict(parse_qsl(query, keep_blank_values=True))
-        known = {one.name: one for one in self.options}
-        try:
-            wrong = set(given) - set(known) or (bool(query) and not given)
-            wrong = wrong or any(not text for text in given.values())
-            wrong = wrong or any(one.required and one.name not in given for one in self.options)
-            if wrong:
-                raise ValueError
-            return {name: known[name].read(text) for name, text in given.items()}
-        except ValueError:
-            needed = "&".join(str(one) for one in self.options if one.required)
-            more = "&".join(str(one) for one in self.options if not one.required)
-            what = f"{needed}, and {more} if need be," if needed and more else needed or more
-            raise UserError(f"expected {what} behind {described(url)}?; found {query!r}") from None
