@@ -124,10 +124,13 @@ class Registry(Generic[K]):
         group: the name of its entry points, such as `penstock.targets`.
         package: the package with our own, whose modules declare them in `KINDS`; None: there are none.
         of: what a declaration is.
+        module: the name of the modules that declare them; None: any.
     """
 
-    def __init__(self, group: str, package: str | None, of: type[K]) -> None:
-        self.group, self._package, self._of = group, package, of
+    def __init__(
+        self, group: str, package: str | None, of: type[K], module: str | None = None
+    ) -> None:
+        self.group, self._package, self._of, self._module = group, package, of, module
         self._own: dict[str, K] | None = None
         self._loaded: dict[str, Listed[K] | Broken] = {}
         self._seen: tuple[tuple[str, ...], frozenset[str]] | None = None
@@ -206,7 +209,9 @@ class Registry(Generic[K]):
             return []
         package = import_module(self._package)
         found = pkgutil.walk_packages(package.__path__, f"{self._package}.")
-        return [one.name for one in found if not one.ispkg]
+        names = [one.name for one in found if not one.ispkg]
+        last = self._module
+        return [name for name in names if last is None or name.rpartition(".")[2] == last]
 
     def _declared(self, module: str) -> tuple[K, ...]:
         kinds: tuple[K, ...] = getattr(import_module(module), "KINDS", ())

@@ -43,7 +43,7 @@ def test_a_table_is_captured_from_a_database(path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("CREATE TABLE t FROM ORACLE 'x'", "expected FROM POSTGRES, MYSQL, MARIADB, SQLITE"),
+        ("CREATE TABLE t FROM ORACLE 'x'", "expected FROM MYSQL, MARIADB, POSTGRES, SQLITE"),
         ("CREATE TABLE t FROM SQLITE x", "expected the database's address in quotes"),
         ('CREATE TABLE t FROM POSTGRES "postgresql://a:b@c/d"', "found 'postgresql://a@c/d'"),
         ("CREATE TABLE t FROM SQLITE '{path}' WITH (tabel = 'x')", "found 'tabel'"),

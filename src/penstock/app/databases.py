@@ -39,8 +39,6 @@ DRAIN_S: Final = 5.0
 """How long sinks may continue when the pipeline has ended, until they have written what there is."""
 TARGET_OPTIONS: Final = ("table", "topic", "sink", "partitions", "retention")
 """Of CREATE SINK … INTO an address."""
-_SOURCES: Final = {"postgres": "postgres", "mysql": "mysql", "mariadb": "mysql", "sqlite": "sqlite"}
-"""Functions of `penstock.capture`, by the word after CREATE TABLE … FROM."""
 _log = logging.getLogger(__name__)
 
 
@@ -163,6 +161,7 @@ class DatabaseFlow(SqlFlow):
     def _create_captured(self, statement: Statement) -> None:
         """CREATE TABLE … FROM POSTGRES '…'."""
         from penstock import capture
+        from penstock.sql.statements import PlacedError
 
         options = statement_options(statement, CAPTURE_OPTIONS)
         assert statement.source is not None
@@ -170,7 +169,12 @@ class DatabaseFlow(SqlFlow):
         form = options.get("format", "flat")
         if form not in ("flat", "debezium"):
             raise FlowError(f"expected format = 'flat' or 'debezium'; found {form!r}")
-        source = getattr(capture, _SOURCES[word])(
+        try:
+            kind = capture.kind_called(word)
+        except UserError as error:
+            raise PlacedError(str(error), statement.places["from"]) from None
+        source = capture.source_of(
+            kind,
             url,
             table=options.get("table", statement.name),
             name=options.get("capture"),

@@ -6,11 +6,13 @@ docs/capture.md lists the guarantees, and docs/reference/capture.md describes th
 """
 
 from penstock.capture._capture import Capture
+from penstock.capture._database import Condition, Database, Kind, Settings, Snapshot, Stream
+from penstock.capture._kinds import kind_called
 from penstock.capture._metrics import serve_metrics
 from penstock.capture._output import Captured
 from penstock.capture._postgres import outbox
 from penstock.capture._progress import letters_topic
-from penstock.capture._sources import TableSource, mysql, postgres, sqlite
+from penstock.capture._sources import TableSource, from_address, mysql, postgres, source_of, sqlite
 from penstock.capture._status import (
     Status,
     control,
@@ -26,10 +28,18 @@ from penstock.capture._status import (
 __all__ = [
     "Capture",
     "Captured",
+    "Condition",
+    "Database",
+    "Kind",
+    "Settings",
+    "Snapshot",
     "Status",
+    "Stream",
     "TableSource",
     "control",
     "drop",
+    "from_address",
+    "kind_called",
     "letters_topic",
     "mysql",
     "names",
@@ -39,6 +49,7 @@ __all__ = [
     "serve_metrics",
     "setup",
     "snapshot",
+    "source_of",
     "sqlite",
     "status",
     "token",

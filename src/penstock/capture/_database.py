@@ -295,6 +295,8 @@ class Kind:
         forget: lets go of what it keeps for a capture.
         setup: what an administrator runs before a capture: of an address, patterns of tables and its name.
         describe: a table's columns and key; the address and the table are the arguments.
+        words: of SQL, in capital letters: `CREATE TABLE … FROM WORD 'address'`.
+        address: the address of what programs may write instead, such as the path of a file.
     """
 
     name: str
@@ -310,3 +312,5 @@ class Kind:
     forget: Callable[[str, str, State], None]
     setup: Callable[[str, Sequence[str], str], str]
     describe: Callable[[str, str], tuple[Schema, tuple[str, ...]]]
+    words: tuple[str, ...] = ()
+    address: Callable[[str], str] = str

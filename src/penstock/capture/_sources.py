@@ -5,18 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.capture._database import Kind
 from penstock.capture._envelope import Format
-from penstock.capture._kinds import kind_of
+from penstock.capture._kinds import kind_named, kind_of
 from penstock.core.databases import described
 from penstock.core.schema import Schema
 from penstock.errors import UserError
 
-__all__ = ["TableSource", "mysql", "postgres", "sqlite"]
+__all__ = ["TableSource", "from_address", "mysql", "postgres", "source_of", "sqlite"]
 
 
 @dataclass(frozen=True)
 class TableSource:
-    """See `postgres`, `mysql` and `sqlite`."""
+    """See `postgres`, `mysql`, `sqlite` and `from_address`."""
 
     url: str
     table: str
@@ -55,7 +56,7 @@ def postgres(
         name: of the capture; by default the program's.
         format: of the topic's records: `flat`, rows, or `debezium`, envelopes.
     """
-    return _source("postgresql", url, table, name, format)
+    return source_of(kind_named("postgresql"), url, table=table, name=name, format=format)
 
 
 def mysql(
@@ -76,7 +77,7 @@ def mysql(
         name: of the capture; by default the program's.
         format: of the topic's records: `flat`, rows, or `debezium`, envelopes.
     """
-    return _source("mysql", url, table, name, format)
+    return source_of(kind_named("mysql"), url, table=table, name=name, format=format)
 
 
 def sqlite(
@@ -97,19 +98,46 @@ def sqlite(
         name: of the capture; by default the program's.
         format: of the topic's records: `flat`, rows, or `debezium`, envelopes.
     """
-    url = str(path) if str(path).startswith("sqlite://") else f"sqlite:///{Path(path).absolute()}"
-    return _source("sqlite", url, table, name, format)
+    return source_of(kind_named("sqlite"), str(path), table=table, name=name, format=format)
 
 
-def _source(
-    kind: str,
+def from_address(
     url: str,
+    *,
     table: str,
-    name: str | None,
-    format: Format,  # noqa: A002
+    name: str | None = None,
+    format: Format = "flat",  # noqa: A002
 ) -> TableSource:
+    """A table of a database of any kind, also of another distribution, as the source of `App.table`.
+
+    Args:
+        url: the database's address; its scheme says the kind.
+        table: its name, as of the kind.
+        name: of the capture; by default the program's.
+        format: of the topic's records: `flat`, rows, or `debezium`, envelopes.
+
+    Raises:
+        UserError: there is no such kind.
+    """
+    return source_of(kind_of(url), url, table=table, name=name, format=format)
+
+
+def source_of(
+    kind: Kind,
+    url: str,
+    *,
+    table: str,
+    name: str | None = None,
+    format: Format = "flat",  # noqa: A002
+) -> TableSource:
+    """A table of a database of a kind. Arguments as for `from_address`.
+
+    Raises:
+        UserError: the address is of another kind.
+    """
+    url = kind.address(url)
     found = kind_of(url)
-    if found.name != kind:
-        raise UserError(f"expected the address of a {kind} database; found {described(url)!r}")
+    if found.name != kind.name:
+        raise UserError(f"expected the address of a {kind.name} database; found {described(url)!r}")
     [one] = found.patterns(url, [table])
     return TableSource(url, one, name, format)

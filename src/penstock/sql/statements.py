@@ -22,8 +22,6 @@ from penstock.sql.text.wording import marked, unfinished
 
 __all__ = ["Columns", "PlacedError", "Statement", "Watermark", "statements"]
 
-DATABASES: Final = ("POSTGRES", "MYSQL", "MARIADB", "SQLITE")
-"""After CREATE TABLE … FROM."""
 KINDS: Final = ("STREAM", "TABLE", "VIEW", "MATERIALIZED VIEW", "SINK")
 _OPEN: Final = (TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.LT)
 _CLOSE: Final = (TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.GT)
@@ -54,7 +52,7 @@ class Statement:
         columns: of a stream or table.
         options: `WITH (name = 'value', …)`, names in lower case.
         query: the text after AS.
-        source: the database that a table is captured from: one of `DATABASES` in lower case, its address.
+        source: the database that a table is captured from: the word of its kind, its address.
         into: what a sink writes: a topic, or the address of another system, which is in quotes.
         is_quoted: whether that is in quotes, as a text.
         emit: what a sink writes of a table: `closed`, `changes`, `upserts`; None is what fits.
@@ -202,16 +200,15 @@ class _Reader:
 
     def _database(self) -> tuple[str, str]:
         """`POSTGRES 'postgresql://ann@localhost/shop'`."""
-        kind = next((one for one in DATABASES if self._take(one)), None)
-        if kind is None:
-            raise self._error(f"FROM {', '.join(DATABASES)}")
+        kind = self._name("a kind of database after FROM, such as POSTGRES")
+        self.places["from"] = self._begin(self.tokens[self.at - 1])
         token = self._next("the database's address in quotes")
         if token.token_type != TokenType.STRING:
             found = described(token.text)  # a password isn't for messages
             raise PlacedError(
                 f"expected the database's address in quotes; found {found!r}", self._begin(token)
             )
-        return kind.lower(), token.text
+        return kind, token.text
 
     def _columns(self) -> Columns:
         self._expect("(")

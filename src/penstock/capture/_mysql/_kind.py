@@ -152,4 +152,6 @@ MYSQL: Final = Kind(
     look=_look,
     forget=_forget,
     describe=describe,
+    words=("MYSQL", "MARIADB"),
 )
+KINDS: Final = (MYSQL,)

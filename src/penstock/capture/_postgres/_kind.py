@@ -157,4 +157,6 @@ POSTGRES: Final = Kind(
     look=_look,
     forget=_forget,
     describe=describe,
+    words=("POSTGRES",),
 )
+KINDS: Final = (POSTGRES,)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Final
 
 from penstock.capture._database import Condition, Kind
@@ -29,6 +30,11 @@ def _patterns(_: str, tables: Iterable[str]) -> tuple[str, ...]:
     if not found:
         raise UserError("expected at least one table, such as 'users'; found none")
     return tuple(one.removeprefix("main.") for one in found)
+
+
+def _address(path: str) -> str:
+    """The address of a file."""
+    return path if path.startswith("sqlite://") else f"sqlite:///{Path(path).absolute()}"
 
 
 def _passes(error: Exception) -> bool:
@@ -100,4 +106,7 @@ SQLITE: Final = Kind(
     look=_look,
     forget=_forget,
     describe=describe,
+    words=("SQLITE",),
+    address=_address,
 )
+KINDS: Final = (SQLITE,)
