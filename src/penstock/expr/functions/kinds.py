@@ -14,8 +14,6 @@ Contract of a function, which nothing can check:
 
 from __future__ import annotations
 
-import re
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import Parameter, Signature
@@ -23,28 +21,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from penstock import duck
 from penstock.core.schema import Schema
 from penstock.core.vectors import contiguous
 from penstock.expr.typed import sql_type
-from penstock.plugins import Registry
 
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = [
-    "FUNCTIONS",
-    "AggregateFunction",
-    "ScalarFunction",
-    "SqlFunction",
-    "add_functions",
-    "aggregate_named",
-    "learn",
-    "learned",
-]
+__all__ = ["AggregateFunction", "ScalarFunction", "SqlFunction"]
 
-_CALLED: Final = re.compile(r'(\w+)"?\s*\(')
-"""What may be the name of a function in a query, in lower case."""
 _LISTS: Final = "penstock_of_list_"
 """Before an aggregate's name: the function of the list of a group's values."""
 
@@ -158,64 +143,3 @@ def _checked(function: SqlFunction, found: Any, type_: pa.DataType, count: int) 
             f"expected an Arrow array of {count} values of the function {function.name}; found {shown}"
         )
     return found if found.type == type_ else found.cast(type_)
-
-
-FUNCTIONS: Final[Registry[SqlFunction]] = Registry("penstock.functions", None, SqlFunction)
-"""Those of other distributions."""
-_learned: weakref.WeakKeyDictionary[Any, frozenset[str]] = weakref.WeakKeyDictionary()
-
-
-def learned(con: duckdb.DuckDBPyConnection) -> frozenset[str]:
-    """The functions of other distributions that a connection knows."""
-    return _learned.get(con, frozenset())
-
-
-def learn(con: duckdb.DuckDBPyConnection, query: str) -> None:
-    """Lets a connection know the functions of other distributions that a query calls.
-
-    Raises:
-        SetupError: one can't be loaded.
-    """
-    names = FUNCTIONS.names()
-    if not names:  # as mostly: queries aren't searched
-        return
-    for name in names.intersection(_CALLED.findall(query.lower())) - learned(con):
-        _add(con, name)
-
-
-def _add(con: duckdb.DuckDBPyConnection, name: str) -> None:
-    [(is_there,)] = con.execute(
-        "SELECT count(*) > 0 FROM duckdb_functions() WHERE function_name = ?", [name]
-    ).fetchall()
-    kind = None if is_there else FUNCTIONS.named(name)
-    if kind is not None:
-        kind.add(con)
-    _learned[con] = learned(con) | {name}
-
-
-def add_functions(con: duckdb.DuckDBPyConnection, query: str | None = None) -> None:
-    """Lets a connection know the functions that DuckDB hasn't: of sketches, and of other distributions.
-
-    Args:
-        con: the connection.
-        query: the only one that it will answer; functions that it doesn't call are left out. Without one,
-            those that can't be loaded are left out, too.
-    """
-    duck.add_functions(con, query)
-    if query is not None:
-        learn(con, query)
-    elif FUNCTIONS.names():
-        for one in FUNCTIONS.others():
-            _add(con, one.name)
-
-
-def aggregate_named(name: str) -> AggregateFunction | None:
-    """The aggregate of this name in another distribution; None: there is none.
-
-    Raises:
-        SetupError: it can't be loaded.
-    """
-    if name not in FUNCTIONS.names():
-        return None
-    found = FUNCTIONS.named(name)
-    return found if isinstance(found, AggregateFunction) else None
