@@ -88,7 +88,9 @@ class Mariadb:
         left = changes
         while left:
             now = min(left, ROWS_MAX)
-            self._rows(f"UPDATE orders SET amount = amount + 1, buyer = buyer + 1 WHERE id <= {now}")
+            self._rows(
+                f"UPDATE orders SET amount = amount + 1, buyer = buyer + 1 WHERE id <= {now}"
+            )
             left -= now
         return changes
 
@@ -147,7 +149,9 @@ def measure(
                         one = found.setdefault(f"{database}, {format_}", {"cpu": 0.0, "wall": 0.0})
                         one["cpu"] = max(one["cpu"], count / used)
                         one["wall"] = max(one["wall"], count / wall)
-                        say(f"{database}: {format_}: {count / used:,.0f} changes a processor second")
+                        say(
+                            f"{database}: {format_}: {count / used:,.0f} changes a processor second"
+                        )
     return found
 
 
@@ -165,7 +169,10 @@ def main() -> int:
     databases, formats = options.databases.split(","), options.formats.split(",")
     found = measure(databases, formats, options.changes, options.rounds)
     if options.json:
-        print(json.dumps({"figures": found, "cores": os.cpu_count()}))
+        flat = {
+            f"{name}, {what}": one for name, each in found.items() for what, one in each.items()
+        }
+        print(json.dumps({"figures": flat, "cores": os.cpu_count()}))
         return 0
     for name, one in found.items():
         base = found.get(f"{name.split(',')[0]}, debezium", one)

@@ -16,6 +16,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
     ("program", "count"),
     [
         (("capture.py", "--peers", ""), 8),
+        (("capture_formats.py",), 8),
         (("snapshot.py",), 6),
         pytest.param(
             ("snapshot.py", "--mariadb"),

@@ -23,12 +23,12 @@ from tests.effort import QUICK
 
 import penstock as ps
 from penstock.capture import Capture, schemas, snapshot
-from penstock.capture._avro import encoder
 from penstock.capture._connect import Member, envelope
 from penstock.capture._postgres._snapshots import _chunks, _initial
 from penstock.capture._unread import Losses
 from penstock.client import Client, Reader
 from penstock.errors import SetupError, UserError
+from penstock.formats.connect.avro import encoder
 
 ENUMS = ("c_enum", "c_enum_arr", "en", "st")
 """Debezium's schemas list the values of enums; ours don't, so that a new one is no new version."""
@@ -380,16 +380,16 @@ def _reading(source: Any) -> bool:
 
 KILLED = """
 import os, signal, sys
-from penstock.capture import Capture, _avro
+from penstock.capture import Capture, _registered
 url, to, log, registry, before, end = sys.argv[1:]
-known, left = _avro.schema_id, [int(before)]
+known, left = _registered.schema_id, [int(before)]
 def registered(*arguments):
     found = known(*arguments)
     left[0] -= 1
     if left[0] == 0:
         os.kill(os.getpid(), signal.SIGKILL)  # registered, and not written
     return found
-_avro.schema_id = registered
+_registered.schema_id = registered
 Capture(url, ["public.*"], to=to, log=log, format="avro", registry=registry).run(
     until=lambda done: done.position >= int(end)
 )

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal, cast
 
-from penstock.capture._avro import Registered
 from penstock.capture._database import (
     Kind,
     Moves,
@@ -44,6 +43,7 @@ from penstock.capture._progress import (
     state_topic,
     stored,
 )
+from penstock.capture._registered import Registered
 from penstock.capture._schemas import OnSchemaChange, Schemas
 from penstock.capture._snapshots import Initial, StoppedError, written_before
 from penstock.capture._unread import OnUnreadable

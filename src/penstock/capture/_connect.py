@@ -11,13 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from penstock.errors import SetupError
 from penstock.formats.avro.schemas import avro_name
+from penstock.formats.connect.parts import Avro
 
 __all__ = [
-    "FORMER",
     "Avro",
     "Member",
     "array",
@@ -29,8 +29,6 @@ __all__ = [
     "record",
 ]
 
-Avro: TypeAlias = Any
-"""A schema of Avro: a name, or what JSON has."""
 DIGITS_MAX: Final = 64
 """Of a decimal whose column has no precision: Confluent's default."""
 _SNAPSHOTS: Final = (
@@ -101,10 +99,6 @@ def record(name: str, fields: Sequence[tuple[str, Avro]], doc: str = "") -> Avro
 def key(topic: str, members: Sequence[Member]) -> Avro:
     """The schema of a topic's keys."""
     return _once(_named_record(topic, "Key", _fields(topic, members)), set())
-
-
-FORMER: Final = ("Envelope", "before")
-"""The record, and its field, that has a row as it was before."""
 
 
 def envelope(topic: str, members: Sequence[Member], connector: str) -> Avro:

@@ -10,12 +10,13 @@ from functools import partial
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.capture._avro import HEAD_BYTES, Registered
-from penstock.capture._envelope import Block, Headers, Put, Record
+from penstock.capture._envelope import Block, Headers, Put, Record, Waiting
 from penstock.capture._notifications import Notifications
-from penstock.capture._progress import Log, State, Watched, letters_topic
+from penstock.capture._progress import WAITING_BYTES, Log, State, Watched, letters_topic
+from penstock.capture._registered import HEAD_BYTES, Registered
 from penstock.capture._schemas import Schemas, Shape
 from penstock.capture._unread import Lost, OnUnreadable, letter_headers
 from penstock.follow.report import Doing
@@ -100,6 +101,10 @@ class Output:
         log.too_long = self._count_long
         self.state = state
         self.schemas, self._notifications, self._by_schemas = schemas, notifications, by_schemas
+        # Of tables, as JSON: they are encoded when they are sent, as many as there are.
+        self._held: dict[str, Waiting] = {}
+        self._held_bytes = self._held_records = 0
+        self._left_out = 0  # records of the transaction that are neither written nor dead letters
         self._received = self._counted = 0
         self._storing = state.position  # what committed before it is stored, or on its way
         self._closed_at: float | None = None  # when the oldest transaction that waits was complete
@@ -141,7 +146,12 @@ class Output:
     @property
     def is_full(self) -> bool:
         """Whether there is enough to be sent."""
-        return self._log.waiting_bytes >= STEP_BYTES
+        return self._log.waiting_bytes + self._held_bytes >= STEP_BYTES
+
+    @property
+    def _open_records(self) -> int:
+        """Records that were added since the last commit."""
+        return self._log.open_records + self._held_records + self._left_out
 
     def add(self, record: Record) -> None:
         """Takes a record, or the dead letter that takes its place."""
@@ -254,25 +264,83 @@ class Output:
         time_ms: int,
         headers: Headers = (),
     ) -> None:
-        assert self._by_schemas is not None
-        made = self._by_schemas.record(topic, key, value)
-        put = self.judged(self._by_schemas.take(), is_encoded=True) or self._log.put
-        put(topic, *made, time_ms, headers)
-
-    @property
-    def takes_blocks(self) -> bool:
-        """Whether records may come in columns; see `put_block`."""
-        return self._by_schemas is None
+        found = self._holding(topic)
+        if found is None:
+            self._log.put(topic, key, value, time_ms, headers)
+            return
+        if headers:
+            found.headers[len(found)] = headers
+        found.keys.append(key)
+        found.values.append(value)
+        found.times_ms.append(time_ms)
+        self._held_bytes += WAITING_BYTES + (0 if value is None else len(value))
+        self._held_records += 1
 
     def put_block(self, block: Block) -> None:
         """Takes records of one topic, in columns; see `Log.put_block`."""
-        self._log.put_block(block)
+        found = self._holding(block.topic)
+        if found is None:
+            self._log.put_block(block)
+            return
+        found.put(block)
+        self._held_bytes += WAITING_BYTES * len(block.values) + block.values.nbytes
+        self._held_records += len(block.values)
+
+    def _holding(self, topic: str) -> Waiting | None:
+        """What takes the records of a topic that has schemas; None: they are written as they are."""
+        found = self._held.get(topic)
+        if found is None and self._by_schemas and self._by_schemas.shape(topic) is not None:
+            found = self._held[topic] = Waiting()
+        return found
+
+    def _encode(self) -> None:
+        """Passes on to the log what is held, by the schemas that its tables have now."""
+        held, self._held = self._held, {}
+        self._held_bytes = self._held_records = 0
+        for topic, waiting in held.items():
+            assert self._by_schemas is not None
+            shape = self._by_schemas.shape(topic)
+            assert shape is not None
+            _, keys, values, times_ms = waiting.block(topic)
+            keys, values, lost = self._by_schemas.columns(topic, keys, values, shape)
+            kept = self._without_letters(topic, keys, values, times_ms, lost, waiting.headers)
+            headers = waiting.headers
+            if kept is not None:
+                mask = pa.array(kept)
+                keys, values, times_ms = keys.filter(mask), values.filter(mask), times_ms[kept]
+                places = np.cumsum(kept) - 1
+                headers = {int(places[i]): one for i, one in headers.items() if kept[i]}
+            self._log.put_block(Block(topic, keys, values, times_ms), headers)
+
+    def _without_letters(
+        self,
+        topic: str,
+        keys: pa.Array[Any],
+        values: pa.Array[Any],
+        times_ms: npt.NDArray[np.int64],
+        lost: Mapping[int, tuple[Lost, ...]],
+        headers: Mapping[int, Headers],
+    ) -> npt.NDArray[np.bool_] | None:
+        """Which of some encoded records are written; the others become dead letters. None: all."""
+        kept = None
+        for i, one in sorted(lost.items()):
+            put = self.judged(one, is_encoded=True)
+            if put is None:
+                continue
+            if kept is None:
+                kept = np.ones(len(keys), np.bool_)
+            kept[i], count = False, self._log.open_records
+            put(topic, keys[i].as_py(), values[i].as_py(), int(times_ms[i]), headers.get(i, ()))
+            self._left_out += 1 - (self._log.open_records - count)
+        return kept
 
     def use(self, topic: str, shape: Shape) -> None:
         """What is put into a table's topic from here on has these columns. Of rows that `put_all` takes it
         says itself, as they may have been read before a change, or after one that hasn't come yet.
         """
         if self._by_schemas is not None:
+            if topic in self._held and self._by_schemas.shape(topic) is not shape:
+                self._encode()
             self._by_schemas.use(topic, shape)
 
     def put_all(
@@ -295,18 +363,12 @@ class Output:
             lost: by place, the values that records don't have.
         """
         if self._by_schemas is not None:
+            self._encode()  # it is before them
             keys, values, more = self._by_schemas.columns(topic, keys, values, shape)
             lost = {i: (*lost.get(i, ()), *more.get(i, ())) for i in lost.keys() | more.keys()}
-        letters = [
-            (i, put)
-            for i, one in sorted(lost.items())
-            if (put := self.judged(one, is_encoded=True)) is not None
-        ]
-        for i, put in letters:
-            put(topic, keys[i].as_py(), values[i].as_py(), time_ms)
-        if letters:
-            kept = np.ones(len(keys), np.bool_)
-            kept[[i for i, _ in letters]] = False
+        times_ms = np.full(len(keys), time_ms, np.int64)
+        kept = self._without_letters(topic, keys, values, times_ms, lost, {})
+        if kept is not None:
             keys, values = keys.filter(pa.array(kept)), values.filter(pa.array(kept))
         self._log.put_all(topic, keys, values, time_ms)
 
@@ -348,6 +410,7 @@ class Output:
         Yields: now and then, as it may take long.
         """
         [(name, watched)] = [pair for pair in self.tables.items() if pair[1].topic == topic]
+        self._encode()
         ends = yield from self._log.delete_all(topic, watched.emptied, time_ms)
         tables = {**self.tables, name: replace(watched, emptied=ends)}
         self._others = replace(self._others, tables=tables)
@@ -380,6 +443,7 @@ class Output:
         """
         watched = self.tables[name]
         if watched.unseen:
+            self._encode()
             offsets = (watched.topic, watched.emptied, watched.unseen)
             head_bytes = 0 if self._by_schemas is None else HEAD_BYTES
             now_ms = time.time_ns() // 1_000_000
@@ -404,7 +468,7 @@ class Output:
             self._others = replace(others, details={**others.details, **details})
         self.position, self._time_us = position, time_us
         self.is_open = False
-        return self._close(self._log.open_records, int(self.has_open))
+        return self._close(self._open_records, int(self.has_open))
 
     def passed(self, position: int, time_us: int, transactions: int, open_records: int) -> bool:
         """Several transactions are complete.
@@ -418,12 +482,12 @@ class Output:
         Returns: whether they are to be stored now.
         """
         self.position, self._time_us = position, time_us
-        return self._close(self._log.open_records - open_records, transactions)
+        return self._close(self._open_records - open_records, transactions)
 
     @property
     def has_open(self) -> bool:
         """Whether there are records of a transaction that isn't complete."""
-        return self._log.open_records > self._counted
+        return self._open_records > self._counted
 
     def _close(self, records: int, transactions: int) -> bool:
         if transactions:
@@ -452,7 +516,7 @@ class Output:
         if self.is_open:
             self.send()
             return False
-        is_idle = not self._log.open_records
+        is_idle = not self._open_records
         since_s = time.monotonic() - self._stored_at
         is_wanted = self._storing < self.wanted <= self.received
         is_early = since_s < IDLE_STORE_S or self.received <= self._storing
@@ -460,16 +524,23 @@ class Output:
             return False
         # While the server has more at hand, that is read meanwhile.
         in_background = came and (self.is_full or self._lingers)
+        self._encode()
         self._commit(replace(self.state, position=self.received), in_background=in_background)
         return True
 
     def send(self) -> None:
         """Sends what there is, if it is enough."""
         if self.is_full:
+            self._encode()
             self._log.send()
 
     def commit(self, state: State) -> None:
         """Stores records and state together."""
+        self._encode()
+        if (
+            counts := self._others.details.get(UNREAD)
+        ) is not None:  # also those that were found now
+            state = replace(state, details={**state.details, UNREAD: counts})
         self._commit(state, in_background=False)
 
     def _commit(self, state: State, *, in_background: bool) -> None:
@@ -479,12 +550,8 @@ class Output:
             partial(self._count_stored, state, self._log.open_records),
             in_background=in_background,
         )
-        self._stored_at, self._closed_at, self._counted, self.is_open = (
-            time.monotonic(),
-            None,
-            0,
-            False,
-        )
+        self._stored_at, self._closed_at, self.is_open = time.monotonic(), None, False
+        self._counted = self._left_out = 0
 
     def _count_stored(self, state: State, count: int) -> None:
         self.done.records += count

@@ -119,9 +119,7 @@ class Stream:
         self._held: list[bytes] = []  # messages that were read and aren't taken
         self._runs: Changes | None = None  # of the tables as they are known
         #: Whether there may be runs of plain changes.
-        self._makes_runs = (
-            output.takes_blocks and settings.format == "debezium" and extras.transactions is None
-        )
+        self._makes_runs = settings.format == "debezium" and extras.transactions is None
 
     def close(self) -> None:
         """Forgets transactions that are open, and closes the connection of snapshots."""

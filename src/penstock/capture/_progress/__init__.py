@@ -1,6 +1,6 @@
 """How far a database was captured, and the log's side of that."""
 
-from penstock.capture._progress._log import Log
+from penstock.capture._progress._log import WAITING_BYTES, Log
 from penstock.capture._progress._state import (
     KIND,
     POSITION,
@@ -22,6 +22,7 @@ __all__ = [
     "KIND",
     "POSITION",
     "REQUEST",
+    "WAITING_BYTES",
     "Control",
     "Log",
     "State",

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self, cast
 
 import numpy as np
@@ -41,7 +42,7 @@ from penstock.core.partitioner import murmur2_partitions
 from penstock.errors import BrokerError, PenstockError, SetupError
 from penstock.wire.protocol import ErrorCode
 
-__all__ = ["MESSAGE_BYTES_MAX", "Log"]
+__all__ = ["MESSAGE_BYTES_MAX", "WAITING_BYTES", "Log"]
 
 TIMEOUT_MS: Final = 15 * 60 * 1000
 """How long a transaction of the log may stay open, a snapshot's or that of the database's largest: Kafka's
@@ -53,8 +54,11 @@ MESSAGE_BYTES_MAX: Final = 64 << 20
 Penstock's broker takes."""
 HEAD_BYTES: Final = 512
 """Of a batch and of a record, beyond key, value and headers."""
+WAITING_BYTES: Final = 96
+"""Of a record that waits, beyond its value."""
 CUT_BYTES: Final = 1 << 20
 """That are kept of a record that is too long."""
+NO_HEADERS: Final[Mapping[int, Headers]] = MappingProxyType({})
 _LIMIT: Final = "max.message.bytes"
 _KEY_BYTES_MAX: Final = 2**31 - 1
 """Of a key: Arrow's offsets are 32 bits."""
@@ -195,7 +199,7 @@ class Log:
         found.keys.append(key)
         found.values.append(value)
         found.times_ms.append(time_ms)
-        self.waiting_bytes += 96 + (0 if value is None else len(value))
+        self.waiting_bytes += WAITING_BYTES + (0 if value is None else len(value))
         self.open_records += 1
 
     def letter(
@@ -233,34 +237,44 @@ class Log:
         kept = value[: min(CUT_BYTES, self._limits[place] // 4)]
         self.put(place, key, kept, time_ms, letter_headers(topic, (lost,), len(value)))
 
-    def _without_long(
-        self,
-        topic: str,
-        keys: pa.Array[Any],
-        values: pa.Array[Any],
-        times_ms: npt.NDArray[np.int64],
-    ) -> tuple[pa.Array[Any], pa.Array[Any], npt.NDArray[np.int64]]:
-        """Records that a topic takes; the others are dead letters."""
+    def _fitting(
+        self, block: Block, headers: Mapping[int, Headers] = NO_HEADERS
+    ) -> tuple[Block, Mapping[int, Headers]]:
+        """Records that a topic takes, and their headers by place; the others are dead letters."""
+        topic, keys, values, times_ms = block
         longest = pc.max(pc.binary_length(cast("Any", values))).as_py() or 0
         if longest <= self._short_bytes:
-            return keys, values, times_ms
+            return block, headers
         sizes = np.array([HEAD_BYTES + len(one or b"") for one in values.to_pylist()])
         sizes += np.array([len(one or b"") for one in keys.to_pylist()])
+        for i, some in headers.items():
+            sizes[i] += sum(len(name) + len(value or b"") + 8 for name, value in some)
         is_long = np.array([self._is_too_long(topic, size) for size in sizes.tolist()])
         for i in np.flatnonzero(is_long).tolist():
             self._put_cut(topic, keys[i].as_py(), values[i].as_py(), int(times_ms[i]))
         kept = pa.array(~is_long)
-        return keys.filter(kept), values.filter(kept), times_ms[~is_long]
+        places = np.cumsum(~is_long) - 1
+        return (
+            Block(topic, keys.filter(kept), values.filter(kept), times_ms[~is_long]),
+            {int(places[i]): some for i, some in headers.items() if not is_long[i]},
+        )
 
-    def put_block(self, block: Block) -> None:
-        """Takes records of one topic for the transaction, behind those that are waiting."""
-        block = Block(block.topic, *self._without_long(*block))
+    def put_block(self, block: Block, headers: Mapping[int, Headers] = NO_HEADERS) -> None:
+        """Takes records of one topic for the transaction, behind those that are waiting.
+
+        Args:
+            block: the records.
+            headers: of those that have some, by place.
+        """
+        block, headers = self._fitting(block, headers)
         found = self._waiting.get(block.topic)
         if found is None:
             found = self._waiting[block.topic] = Waiting()
+        begin = len(found)
+        found.headers.update({begin + i: some for i, some in headers.items()})
         found.put(block)
         count = len(block.values)
-        self.waiting_bytes += 96 * count + block.values.nbytes
+        self.waiting_bytes += WAITING_BYTES * count + block.values.nbytes
         self.open_records += count
 
     def put_all(self, topic: str, keys: pa.Array[Any], values: pa.Array[Any], time_ms: int) -> None:
@@ -272,9 +286,8 @@ class Log:
             values: of them, binary.
             time_ms: of all, since 1970.
         """
-        keys, values, times_ms = self._without_long(
-            topic, keys, values, np.full(len(keys), time_ms, np.int64)
-        )
+        block = Block(topic, keys, values, np.full(len(keys), time_ms, np.int64))
+        (_, keys, values, times_ms), _ = self._fitting(block)
         if topic in self._waiting:  # a partition can't be written twice at once
             self.send()
         self._send([*self._of_partitions(topic, keys, values, times_ms, None)])

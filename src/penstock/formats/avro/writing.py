@@ -22,7 +22,7 @@ from penstock.formats._pieces import Pieces, joined
 from penstock.formats.avro import _kernels as kernels
 from penstock.formats.avro.schemas import avro_schema
 
-__all__ = ["AvroEncoder", "decimal_bytes", "headed"]
+__all__ = ["AvroEncoder", "decimal_bytes", "encode_columns", "headed"]
 
 BYTES_MAX: Final = 2**31 - 1
 """Of the records that are encoded at once: Arrow's offsets are 32 bits."""
@@ -85,15 +85,28 @@ class AvroEncoder:
         columns = [
             one.combine_chunks() if isinstance(one, pa.ChunkedArray) else one for one in columns
         ]
-        made = _record(self.schema.fields, columns, len(rows), head)
-        if made.ends[-1] > BYTES_MAX:
-            raise LimitError(
-                f"expected at most {BYTES_MAX} bytes of Avro at once; found more in {len(rows)} rows. Write "
-                "fewer rows at a time, or omit the longest columns"
-            )
-        ends = made.ends.astype(np.int32)
-        buffers = [None, arrow_buffer(ends), arrow_buffer(made.data)]
-        return pa.Array.from_buffers(pa.binary(), len(rows), buffers, 0)
+        return encode_columns(self.schema.fields, columns, len(rows), head)
+
+
+def encode_columns(
+    fields: Sequence[Field], columns: Sequence[Any], rows: int, head: bytes = b""
+) -> pa.Array:
+    """The records of rows; see `AvroEncoder.encode`.
+
+    Args:
+        fields: of the record.
+        columns: one for each field.
+        rows: how many they have.
+        head: what each record begins with.
+    """
+    made = _record(fields, columns, rows, head)
+    if made.ends[-1] > BYTES_MAX:
+        raise LimitError(
+            f"expected at most {BYTES_MAX} bytes of Avro at once; found more in {rows} rows. Write fewer "
+            "rows at a time, or omit the longest columns"
+        )
+    buffers = [None, arrow_buffer(made.ends.astype(np.int32)), arrow_buffer(made.data)]
+    return pa.Array.from_buffers(pa.binary(), rows, buffers, 0)
 
 
 def _record(fields: Sequence[Field], columns: Sequence[Any], rows: int, head: bytes) -> Pieces:
@@ -109,6 +122,8 @@ def _pieces(column: Any, type_: Any, *, nullable: bool) -> Pieces:
     """A column's values, as the branch of a union where they may be NULL."""
     rows = len(column)
     valid = np.ones(rows, np.uint8)
+    if rows and column.null_count == rows and nullable:
+        return Pieces(np.arange(rows + 1), np.zeros(rows, np.uint8))
     if column.null_count:
         assert nullable, "a column NOT NULL has a NULL"
         valid = np.ascontiguousarray(column.is_valid().to_numpy(zero_copy_only=False)).view(

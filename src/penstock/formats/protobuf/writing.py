@@ -23,7 +23,7 @@ from penstock.formats.protobuf import _kernels as kernels
 from penstock.formats.protobuf.schemas import protobuf_schema
 from penstock.schemas.protos import ProtoField, ProtoMessage
 
-__all__ = ["FIRST_MESSAGE", "ProtobufEncoder", "tag"]
+__all__ = ["FIRST_MESSAGE", "ProtobufEncoder", "encode_columns", "tag"]
 
 BYTES_MAX: Final = 2**31 - 1
 """Of the records that are encoded at once: Arrow's offsets are 32 bits."""
@@ -81,15 +81,28 @@ class ProtobufEncoder:
         columns = [
             one.combine_chunks() if isinstance(one, pa.ChunkedArray) else one for one in columns
         ]
-        known = {one.name: one for one in self._messages}
-        made = _message(self._messages[0], known, columns, len(rows), head)
-        if made.ends[-1] > BYTES_MAX:
-            raise LimitError(
-                f"expected at most {BYTES_MAX} bytes of Protobuf at once; found more in {len(rows)} rows. "
-                "Write fewer rows at a time, or omit the longest columns"
-            )
-        buffers = [None, arrow_buffer(made.ends.astype(np.int32)), arrow_buffer(made.data)]
-        return pa.Array.from_buffers(pa.binary(), len(rows), buffers, 0)
+        return encode_columns(self._messages, columns, len(rows), head)
+
+
+def encode_columns(
+    messages: Sequence[ProtoMessage], columns: Sequence[Any], rows: int, head: bytes = b""
+) -> pa.Array:
+    """The messages of rows; see `ProtobufEncoder.encode`.
+
+    Args:
+        messages: the first one is what rows are; others are of columns that are structs.
+        columns: one for each of its fields.
+        rows: how many they have.
+        head: what each record begins with.
+    """
+    made = _message(messages[0], {one.name: one for one in messages}, columns, rows, head)
+    if made.ends[-1] > BYTES_MAX:
+        raise LimitError(
+            f"expected at most {BYTES_MAX} bytes of Protobuf at once; found more in {rows} rows. Write "
+            "fewer rows at a time, or omit the longest columns"
+        )
+    buffers = [None, arrow_buffer(made.ends.astype(np.int32)), arrow_buffer(made.data)]
+    return pa.Array.from_buffers(pa.binary(), rows, buffers, 0)
 
 
 def tag(number: int, wire: int) -> bytes:
@@ -122,6 +135,8 @@ def _message(
 
 def _field(one: ProtoField, known: _Known, column: Any) -> Pieces:
     """A column's values with their tags; nothing for NULL."""
+    if column.null_count == len(column):
+        return Pieces(np.zeros(len(column) + 1, np.int64), np.empty(0, np.uint8))
     if one.key:
         return _map(one, known, column)
     if one.label == "repeated":

@@ -1,4 +1,6 @@
-"""Records of captured tables as Protobuf: messages of Kafka Connect's schemas, and what writes them. Pure.
+"""Kafka Connect's schemas as Protobuf's messages, and what writes records one at a time.
+
+The latter are the rules in full, as `penstock.formats.connect.avro` has them for Avro.
 
 Dates, times and decimals are the messages that every compiler has (`google.protobuf.Timestamp`,
 `google.type.Date`, `confluent.type.Decimal`): so a record says what its numbers mean, without a converter's
@@ -13,8 +15,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from penstock.capture._connect import FORMER, Avro
-from penstock.capture._unread import UNREADABLE, Losses
+from penstock.formats.connect.parts import FORMER, UNFIT, Avro, Losses, fields_of, inner
 from penstock.formats.protobuf import ProtobufSchema, numbered, schemas, tag
 from penstock.schemas.protos import ProtoField, ProtoMessage
 
@@ -92,17 +93,13 @@ class _Compiler:
 
     def _record(self, schema: Avro) -> tuple[str, int, Put]:
         own = schema["name"]
-        names = self._members.get(own) or [one["name"] for one in schema["fields"]]
         message = ProtoMessage(own)
         fields = []
-        for name, one in zip(names, schema["fields"], strict=True):
-            is_optional = isinstance(one["type"], list)
-            [type_] = (
-                [each for each in one["type"] if each != "null"] if is_optional else [one["type"]]
-            )
+        for name, one in fields_of(schema, self._members):
+            is_optional, type_ = isinstance(one["type"], list), inner(one["type"])
             is_array = isinstance(type_, dict) and type_["type"] == "array"
             if is_array:
-                [type_] = [each for each in type_["items"] if each != "null"]
+                type_ = inner(type_["items"])
             kind, wire, put = self.kind(type_)
             label = "repeated" if is_array else "optional" if is_optional else ""
             message.fields.append(field := ProtoField(one["name"], 0, kind, label))
@@ -135,7 +132,7 @@ class _Compiler:
                         )
                     else:
                         out += head + put(found)
-                except UNREADABLE as error:
+                except UNFIT as error:
                     losses.note(name, found, error)
                 if (own, name) == FORMER:  # it was judged when it was new
                     del losses.found[count:]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from penstock.capture._connect import Avro
+from penstock.formats.connect.parts import Avro, fields_of, inner
 
 __all__ = ["json_schema_of"]
 
@@ -45,15 +45,14 @@ class _Converter:
 
     def convert(self, schema: Avro) -> Any:
         if isinstance(schema, list):
-            [inner] = [one for one in schema if one != "null"]
-            return {"oneOf": [{"type": "null"}, *_choices(self.convert(inner))]}
+            return {"oneOf": [{"type": "null"}, *_choices(self.convert(inner(schema)))]}
         more: dict[str, Any] = schema if isinstance(schema, dict) else {}
         kind: Any = more.get("type", schema)
         title = {"title": more["connect.name"]} if "connect.name" in more else {}
         if kind == "record":
             return self._record(schema, title)
         if kind == "array":
-            items = [{"type": "null"}, *_choices(self.convert(_plain(more["items"])))]
+            items = [{"type": "null"}, *_choices(self.convert(inner(more["items"])))]
             nested = {"type": "array"}  # of several dimensions
             return {"type": "array", "items": {"oneOf": [*items, nested]}}
         if kind not in _PLAIN:
@@ -64,9 +63,7 @@ class _Converter:
         return {"oneOf": [plain, _NO_NUMBER]} if name == "number" else plain
 
     def _record(self, schema: Avro, title: Mapping[str, str]) -> Any:
-        fields = schema["fields"]
-        names = self._members.get(schema["name"]) or [one["name"] for one in fields]
-        pairs = list(zip(names, fields, strict=True))
+        pairs = fields_of(schema, self._members)
         found = {
             "type": "object",
             **title,
@@ -91,13 +88,6 @@ class _Converter:
         if "default" in field and not isinstance(field["type"], list):
             return {**found, "default": field["default"]}
         return found
-
-
-def _plain(schema: Avro) -> Avro:
-    """A type without the choice of null."""
-    if isinstance(schema, list):
-        [schema] = [one for one in schema if one != "null"]
-    return schema
 
 
 def _choices(found: Any) -> list[Any]:
