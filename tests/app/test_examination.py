@@ -118,7 +118,7 @@ def claim(path: Path) -> None:
     ("victim", "damage", "text"),
     [
         (trace_file, Path.unlink, "found none"),
-        (trace_file, cut, "bytes, found"),
+        (trace_file, cut, "bytes; found"),
         (trace_file, flip, "CRC-32C"),
         (lambda shop: newest(shop, "versions"), cut, "expected the JSON"),
         (lambda shop: shop / "state/versions", forget, "expected the newest plan"),

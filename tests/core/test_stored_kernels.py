@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -118,6 +119,25 @@ def test_keys_depend_on_values_and_not_on_what_was_loaded() -> None:
     assert made["a"] != made["b"]
     assert kept["a"](2) == 2
     assert key(kept["a"]) == made["a"]
+
+
+def test_a_module_that_is_imported_late_has_the_keys_of_one_that_was_early() -> None:
+    """It imports Numba's own objects, which have taken the place of kernels and types in their modules."""
+    home: dict[str, Any] = {"njit": njit, "KIND": types.int64, "S": types.int64(types.int64)}
+    exec("@njit(S)\ndef inner(v):\n    return KIND(v) + 1", home)
+    source = "@njit(S)\ndef outer(v):\n    return inner(KIND(v)) * 2"
+
+    def imported() -> Kernel:
+        space = {name: home[name] for name in ("njit", "S", "KIND", "inner")}
+        exec(source, space)
+        made: Kernel = space["outer"]
+        return made
+
+    early = imported().content()
+    assert imported()(3) == 8, "it is loaded, and with it what it calls"
+    late = imported()
+    assert not isinstance(late.py_func.__globals__["inner"], Kernel)
+    assert late.content() == early
 
 
 def test_a_value_without_a_text_is_refused() -> None:

@@ -28,6 +28,8 @@ _LOCK: Final = threading.RLock()
 _KERNELS: Final[list[Kernel]] = []
 _REPLACED: Final[dict[tuple[int, str], Kernel | _Type]] = {}
 """What stood for a global, by the identity of its module's, before Numba's own object took its place."""
+_STOOD: Final[dict[int, Kernel | _Type]] = {}
+"""What stood for Numba's own object, by its identity: a module that is imported later has the object alone."""
 
 
 class Kernel:
@@ -123,11 +125,13 @@ def njit(*signature: Any, **options: Any) -> Any:
                 known = function.__globals__.get(name)
                 if isinstance(known, Kernel | _Type):  # Numba must see its own objects
                     _REPLACED.setdefault((id(function.__globals__), name), known)
-                    function.__globals__[name] = known.load()
+                    function.__globals__[name] = found = known.load()
+                    _STOOD.setdefault(id(found), known)
             made = _compiled(function, [_loaded(one) for one in signature], options, key)
             if function.__globals__.get(function.__name__) is kernel:
                 _REPLACED[id(function.__globals__), function.__name__] = kernel
                 function.__globals__[function.__name__] = made
+                _STOOD[id(made)] = kernel
             return made
 
         about = f"{', '.join(map(_text, signature))} {sorted(options.items())!r}"
@@ -207,6 +211,7 @@ def _parts(kernel: Kernel) -> list[str]:
 
 
 def _text(value: Any) -> str:
+    value = _STOOD.get(id(value), value)
     match value:
         case Kernel():
             return value.content()
