@@ -136,7 +136,7 @@ def test_the_first_bytes_of_a_process_need_no_compiled_loop(
 ) -> None:
     """Until there have been many, or the loops are loaded."""
     monkeypatch.setattr(plain._Done, "bytes", 0)
-    monkeypatch.setattr(kernels, "decode_records", Kernel(lambda: None))
+    monkeypatch.setattr(kernels, "decode_records", Kernel(lambda: None, about=""))
     assert plain.takes(plain.BYTES_MAX - 10)
     assert not plain.takes(11)
     assert plain.takes(10)
