@@ -20,7 +20,6 @@ from tests.peers import kafka_peer
 import penstock as ps
 from penstock.broker.process import BrokerProcess
 from penstock.client import Client, Producer, Reader
-from penstock.client.client import DESCRIBE_PRODUCERS
 from penstock.client.network.errors import broker_error
 from penstock.engine.driver import Driver
 from penstock.engine.hosts.local import LocalHost
@@ -113,7 +112,7 @@ def lost_end(address: str) -> bool:
             if found["transaction_state"] != "CompleteCommit":
                 return False
             topics = [{"name": "one", "partition_indexes": [0, 1, 2]}]
-            answer = cluster.call(cluster.any(), DESCRIBE_PRODUCERS, {"topics": topics})
+            answer = cluster.call(cluster.any(), ApiKey.DESCRIBE_PRODUCERS, {"topics": topics})
             return any(
                 one["producer_epoch"] == found["producer_epoch"]
                 and one["current_txn_start_offset"] >= 0
