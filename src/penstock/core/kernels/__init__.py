@@ -29,7 +29,7 @@ _KERNELS: Final[list[Kernel]] = []
 _REPLACED: Final[dict[tuple[int, str], Kernel | _Type]] = {}
 """What stood for a global, by the identity of its module's, before Numba's own object took its place."""
 _STOOD: Final[dict[int, Kernel | _Type]] = {}
-"""What stood for Numba's own object, by its identity: a module that is imported later has the object alone."""
+"""What stood for Numba's own object, by its identity: modules that are imported later have that alone."""
 
 
 class Kernel:
