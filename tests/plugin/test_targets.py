@@ -19,6 +19,9 @@ from penstock.sinks.testing import TargetContract
 HERE = Path(__file__).parent
 
 
+@pytest.mark.filterwarnings(
+    "ignore:Exception ignored in.+_io.FileIO:pytest.PytestUnraisableExceptionWarning"
+)
 @pytest.mark.usefixtures("plugin")
 class TestNotes(TargetContract):
     """The plugin's target keeps the contract, by the tests that its author has."""
