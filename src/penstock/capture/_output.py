@@ -10,12 +10,12 @@ from functools import partial
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.capture._envelope import Block, Headers, Put, Record, Waiting
+from penstock.capture._encoding import Encoding, without_letters
+from penstock.capture._envelope import Block, Headers, Put, Record
 from penstock.capture._notifications import Notifications
-from penstock.capture._progress import WAITING_BYTES, Log, State, Watched, letters_topic
+from penstock.capture._progress import Log, State, Watched, letters_topic
 from penstock.capture._registered import HEAD_BYTES, Registered
 from penstock.capture._schemas import Schemas, Shape
 from penstock.capture._unread import Lost, OnUnreadable, letter_headers
@@ -101,10 +101,9 @@ class Output:
         log.too_long = self._count_long
         self.state = state
         self.schemas, self._notifications, self._by_schemas = schemas, notifications, by_schemas
-        # Of tables, as JSON: they are encoded when they are sent, as many as there are.
-        self._held: dict[str, Waiting] = {}
-        self._held_bytes = self._held_records = 0
-        self._left_out = 0  # records of the transaction that are neither written nor dead letters
+        self._encoding = None
+        if by_schemas is not None:
+            self._encoding = Encoding(log, by_schemas, partial(self.judged, is_encoded=True))
         self._received = self._counted = 0
         self._storing = state.position  # what committed before it is stored, or on its way
         self._closed_at: float | None = None  # when the oldest transaction that waits was complete
@@ -146,12 +145,14 @@ class Output:
     @property
     def is_full(self) -> bool:
         """Whether there is enough to be sent."""
-        return self._log.waiting_bytes + self._held_bytes >= STEP_BYTES
+        held = 0 if self._encoding is None else self._encoding.bytes
+        return self._log.waiting_bytes + held >= STEP_BYTES
 
     @property
     def _open_records(self) -> int:
         """Records that were added since the last commit."""
-        return self._log.open_records + self._held_records + self._left_out
+        held = 0 if self._encoding is None else self._encoding.records
+        return self._log.open_records + held
 
     def add(self, record: Record) -> None:
         """Takes a record, or the dead letter that takes its place."""
@@ -254,94 +255,23 @@ class Output:
     @property
     def put(self) -> Put:
         """Takes a record of a transaction that was said to be open, in its parts; see `Log.put`."""
-        return self._log.put if self._by_schemas is None else self._put_encoded
-
-    def _put_encoded(
-        self,
-        topic: str,
-        key: bytes | None,
-        value: bytes | None,
-        time_ms: int,
-        headers: Headers = (),
-    ) -> None:
-        found = self._holding(topic)
-        if found is None:
-            self._log.put(topic, key, value, time_ms, headers)
-            return
-        if headers:
-            found.headers[len(found)] = headers
-        found.keys.append(key)
-        found.values.append(value)
-        found.times_ms.append(time_ms)
-        self._held_bytes += WAITING_BYTES + (0 if value is None else len(value))
-        self._held_records += 1
+        return (self._encoding or self._log).put
 
     def put_block(self, block: Block) -> None:
         """Takes records of one topic, in columns; see `Log.put_block`."""
-        found = self._holding(block.topic)
-        if found is None:
-            self._log.put_block(block)
-            return
-        found.put(block)
-        self._held_bytes += WAITING_BYTES * len(block.values) + block.values.nbytes
-        self._held_records += len(block.values)
-
-    def _holding(self, topic: str) -> Waiting | None:
-        """What takes the records of a topic that has schemas; None: they are written as they are."""
-        found = self._held.get(topic)
-        if found is None and self._by_schemas and self._by_schemas.shape(topic) is not None:
-            found = self._held[topic] = Waiting()
-        return found
+        (self._encoding or self._log).put_block(block)
 
     def _encode(self) -> None:
-        """Passes on to the log what is held, by the schemas that its tables have now."""
-        held, self._held = self._held, {}
-        self._held_bytes = self._held_records = 0
-        for topic, waiting in held.items():
-            assert self._by_schemas is not None
-            shape = self._by_schemas.shape(topic)
-            assert shape is not None
-            _, keys, values, times_ms = waiting.block(topic)
-            keys, values, lost = self._by_schemas.columns(topic, keys, values, shape)
-            kept = self._without_letters(topic, keys, values, times_ms, lost, waiting.headers)
-            headers = waiting.headers
-            if kept is not None:
-                mask = pa.array(kept)
-                keys, values, times_ms = keys.filter(mask), values.filter(mask), times_ms[kept]
-                places = np.cumsum(kept) - 1
-                headers = {int(places[i]): one for i, one in headers.items() if kept[i]}
-            self._log.put_block(Block(topic, keys, values, times_ms), headers)
-
-    def _without_letters(
-        self,
-        topic: str,
-        keys: pa.Array[Any],
-        values: pa.Array[Any],
-        times_ms: npt.NDArray[np.int64],
-        lost: Mapping[int, tuple[Lost, ...]],
-        headers: Mapping[int, Headers],
-    ) -> npt.NDArray[np.bool_] | None:
-        """Which of some encoded records are written; the others become dead letters. None: all."""
-        kept = None
-        for i, one in sorted(lost.items()):
-            put = self.judged(one, is_encoded=True)
-            if put is None:
-                continue
-            if kept is None:
-                kept = np.ones(len(keys), np.bool_)
-            kept[i], count = False, self._log.open_records
-            put(topic, keys[i].as_py(), values[i].as_py(), int(times_ms[i]), headers.get(i, ()))
-            self._left_out += 1 - (self._log.open_records - count)
-        return kept
+        """Passes on to the log what is held as JSON."""
+        if self._encoding is not None:
+            self._counted -= self._encoding.pass_on()
 
     def use(self, topic: str, shape: Shape) -> None:
         """What is put into a table's topic from here on has these columns. Of rows that `put_all` takes it
         says itself, as they may have been read before a change, or after one that hasn't come yet.
         """
-        if self._by_schemas is not None:
-            if topic in self._held and self._by_schemas.shape(topic) is not shape:
-                self._encode()
-            self._by_schemas.use(topic, shape)
+        if self._encoding is not None:
+            self._counted -= self._encoding.use(topic, shape)
 
     def put_all(
         self,
@@ -366,8 +296,8 @@ class Output:
             self._encode()  # it is before them
             keys, values, more = self._by_schemas.columns(topic, keys, values, shape)
             lost = {i: (*lost.get(i, ()), *more.get(i, ())) for i in lost.keys() | more.keys()}
-        times_ms = np.full(len(keys), time_ms, np.int64)
-        kept = self._without_letters(topic, keys, values, times_ms, lost, {})
+        block = Block(topic, keys, values, np.full(len(keys), time_ms, np.int64))
+        kept = without_letters(block, lost, partial(self.judged, is_encoded=True))
         if kept is not None:
             keys, values = keys.filter(pa.array(kept)), values.filter(pa.array(kept))
         self._log.put_all(topic, keys, values, time_ms)
@@ -537,9 +467,8 @@ class Output:
     def commit(self, state: State) -> None:
         """Stores records and state together."""
         self._encode()
-        if (
-            counts := self._others.details.get(UNREAD)
-        ) is not None:  # also those that were found now
+        counts = self._others.details.get(UNREAD)  # also those that were found now
+        if counts is not None:
             state = replace(state, details={**state.details, UNREAD: counts})
         self._commit(state, in_background=False)
 
@@ -551,7 +480,7 @@ class Output:
             in_background=in_background,
         )
         self._stored_at, self._closed_at, self.is_open = time.monotonic(), None, False
-        self._counted = self._left_out = 0
+        self._counted = 0
 
     def _count_stored(self, state: State, count: int) -> None:
         self.done.records += count
