@@ -100,6 +100,9 @@ class Encoding:
         for topic, waiting in held.items():
             shape = self._by_schemas.shape(topic)
             assert shape is not None
+            if not self._by_schemas.are_many(len(waiting)):
+                self._pass_on_each(topic, waiting)
+                continue
             _, keys, values, times_ms = waiting.block(topic)
             keys, values, lost = self._by_schemas.columns(topic, keys, values, shape)
             block, headers = Block(topic, keys, values, times_ms), waiting.headers
@@ -110,6 +113,14 @@ class Encoding:
                 headers = {int(places[i]): one for i, one in headers.items() if kept[i]}
             self._log.put_block(block, headers)
         return count - self._log.open_records
+
+    def _pass_on_each(self, topic: str, waiting: Waiting) -> None:
+        """Encodes a few records: columns of them would cost more than they."""
+        by_schemas, log_put = self._by_schemas, self._log.put
+        for i, (key, value, time_ms) in enumerate(waiting.rows()):
+            made = by_schemas.record(topic, key, value)
+            put = self._judge(by_schemas.take()) or log_put
+            put(topic, *made, time_ms, waiting.headers.get(i, ()))
 
 
 def without_letters(

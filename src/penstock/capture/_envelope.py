@@ -115,6 +115,13 @@ class Waiting:
             np.concatenate([one.times_ms for one in self._blocks]),
         )
 
+    def rows(self) -> Iterator[tuple[bytes | None, bytes | None, int]]:
+        """Key, value and time of each, which are few."""
+        for one in self._blocks:
+            keys, values = one.keys.to_pylist(), one.values.to_pylist()
+            yield from zip(keys, values, one.times_ms.tolist(), strict=True)
+        yield from zip(self.keys, self.values, self.times_ms, strict=True)
+
     def _seal(self) -> None:
         if self.values:
             keys, values = pa.array(self.keys, pa.binary()), pa.array(self.values, pa.binary())

@@ -66,6 +66,10 @@ class Registered:
         """The columns that a topic's records have; None where they stay as they are."""
         return self._shapes.get(topic)
 
+    def are_many(self, count: int) -> bool:
+        """Whether so many records are written as columns."""
+        return count >= MANY or self._kind is Kind.JSON
+
     def record(
         self, topic: str, key: bytes | None, value: bytes | None
     ) -> tuple[bytes | None, bytes | None]:
@@ -95,7 +99,7 @@ class Registered:
         pair, count = self._pair(topic, shape), len(values)
         left = np.ones(count, np.bool_)
         new_keys, new_values = keys, values
-        if count >= MANY or self._kind is Kind.JSON:
+        if self.are_many(count):
             new_values, left = pair.value.many(values)
             if pair.key is not None:
                 new_keys, others = pair.key.many(keys)
