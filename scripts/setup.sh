@@ -84,7 +84,7 @@ install_lock() {
     local quiet=--quiet
     [ -t 2 ] && quiet=--progress-bar=on
     say "$1 installing $(grep -c '^[a-z].*==' "$2") packages of $2 ($3, once)"
-    # Not compiled to bytecode: that takes longer than the download, and most modules are never imported.
+    # Not compiled to bytecode: that takes some 20 s of processor time, and most modules are never imported.
     pip install "$quiet" --no-compile --require-hashes --no-deps -r "$2" >&2 || fail \
         "expected pip to install $2; it failed (see above). Check the network and run" \
         "this again: what was fetched is kept"

@@ -28,6 +28,8 @@ def no_stamps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for file in known.glob("*.kernel"):
         (folder / file.name).symlink_to(file)
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(folder))
+    for module in (stored, compiling):
+        monkeypatch.setattr(module, "INSTALLED", tmp_path / "none")
     return folder
 
 
@@ -68,6 +70,23 @@ def test_kernels_that_a_wheel_brings_are_not_compiled(
     keys = [key for path in compiling.files() for key in compiling.stored_keys(path)]
     assert len(keys) > 90
     assert all(map(stored.find, keys))
+
+
+def test_what_is_prepared_serves_other_users_of_the_environment(
+    no_stamps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service's user has neither the cache of who installed it, nor the right to write there."""
+    installed = tmp_path / "share"
+    monkeypatch.setattr(stored, "INSTALLED", installed)
+    monkeypatch.setattr(compiling, "INSTALLED", installed)
+    code = "from penstock.cli.pipelines.compiling import *; copy_kernels(Path('share'))"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "other"))
+    assert compiling._are_compiled()
+    compiling._import()
+    assert all(
+        stored.find(key) for path in compiling.files() for key in compiling.stored_keys(path)
+    )
 
 
 def test_without_a_place_for_a_cache_nothing_is_compiled_in_advance(

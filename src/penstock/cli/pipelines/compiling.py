@@ -27,7 +27,7 @@ import orjson
 
 from penstock.cli.support.progress import steps
 from penstock.core.kernels import files, load_all, stored_keys
-from penstock.core.kernels.stored import SHIPPED, baseline, compiler, find, user_folder
+from penstock.core.kernels.stored import INSTALLED, SHIPPED, baseline, compiler, find, user_folder
 from penstock.errors import SetupError
 
 PACKAGE: Final = Path(__file__).resolve().parents[2]
@@ -98,16 +98,34 @@ def ship(folder: Path) -> None:
             "another platform. Build the wheel without kernels here: pip wheel --no-deps ."
         )
     compile_kernels()
-    folder.mkdir(parents=True)
+    if not copy_kernels(folder):
+        raise SetupError(
+            f"expected kernels in {user_folder()}; found them missing. Make the folder writable, or set "
+            "NUMBA_CACHE_DIR to another one"
+        )
+
+
+def copy_kernels(folder: Path = INSTALLED) -> bool:
+    """Copies all kernels to a folder that other users or other machines read; gives whether it has all.
+
+    Args:
+        folder: by default that of the environment.
+
+    Raises:
+        OSError: it can't be written to.
+    """
+    _import()
+    folder.mkdir(parents=True, exist_ok=True)
     for key in (key for path in files() for key in stored_keys(path)):
         found = find(key)
         if found is None:
-            raise SetupError(
-                f"expected kernels in {user_folder()}; found them missing. Make the folder writable, or set "
-                "NUMBA_CACHE_DIR to another one"
-            )
-        shutil.copy(found, folder / found.name)
+            return False
+        if not (folder / found.name).exists():
+            temporary = folder / f"{found.name}.{os.getpid()}"
+            shutil.copyfile(found, temporary)
+            temporary.replace(folder / found.name)
     (folder / _SHIPPED_STAMP).write_bytes(_description(_names()))
+    return True
 
 
 def compile_given() -> None:
@@ -163,7 +181,7 @@ def _import() -> None:
 
 
 def _are_compiled() -> bool:
-    for stamp in (SHIPPED / _SHIPPED_STAMP, _stamp()):
+    for stamp in (SHIPPED / _SHIPPED_STAMP, INSTALLED / _SHIPPED_STAMP, _stamp()):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             if stamp and (known := stamp.read_bytes()) == _description(
                 orjson.loads(known)["files"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import tempfile
@@ -11,7 +12,7 @@ from typing import Final
 import click
 import psutil
 
-from penstock.cli.pipelines.compiling import compile_kernels
+from penstock.cli.pipelines.compiling import compile_kernels, copy_kernels
 from penstock.errors import SetupError
 
 EXERCISE_S_MAX: Final = 300.0  # of the pipeline that is recorded; of writing the archive likewise
@@ -27,6 +28,8 @@ def prepare() -> None:
     from penstock.engine.spark.java import java_home
 
     compile_kernels()
+    with contextlib.suppress(OSError):  # another user's environment: this user's cache has them
+        copy_kernels()
     with tempfile.TemporaryDirectory() as folder:
         java = java_home(Path(folder) / "pipeline" / "spark")
         if use_options(java):

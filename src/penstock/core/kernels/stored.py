@@ -5,9 +5,10 @@
 KEY stands for the kernel (`penstock.core.kernels.content`), Python's release and the compiler's; PROCESSOR
 for the instructions that the code uses. A wheel brings the files for its platform's baseline processor, in a
 folder next to this module. What it lacks is compiled by the process that needs it, and kept in the user's
-cache: $NUMBA_CACHE_DIR, or penstock/kernels in $XDG_CACHE_HOME (~/.cache). Clones and environments with equal
-kernels share it. A file is written under another name first and never changed, so processes may compile a
-kernel at the same time. A file that is torn, or can't be written, costs time and nothing else.
+cache: $NUMBA_CACHE_DIR, or penstock/kernels in $XDG_CACHE_HOME (~/.cache). Clones and environments with
+equal kernels share it. `penstock prepare` copies it to the environment, where other users find it. A file is
+written under another name first and never changed, so processes may compile a kernel at the same time. A file
+that is torn, or can't be written, costs time and nothing else.
 """
 
 from __future__ import annotations
@@ -26,10 +27,21 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["SHIPPED", "Baseline", "Store", "baseline", "compiler", "find", "user_folder"]
+__all__ = [
+    "INSTALLED",
+    "SHIPPED",
+    "Baseline",
+    "Store",
+    "baseline",
+    "compiler",
+    "find",
+    "user_folder",
+]
 
 SHIPPED: Final = Path(__file__).parent / "compiled"
 """What a wheel brought; never written to by a process that runs from it."""
+INSTALLED: Final = Path(sys.prefix) / "share" / "penstock" / "kernels"
+"""What `penstock prepare` left in the environment, for all users of it."""
 _CHECKSUM_BYTES: Final = hashlib.sha256().digest_size
 
 
@@ -162,7 +174,7 @@ class Store:
 
 def _folders() -> list[Path]:
     own = user_folder()
-    return [SHIPPED] if own is None else [SHIPPED, own]
+    return [SHIPPED, INSTALLED] if own is None else [SHIPPED, INSTALLED, own]
 
 
 def _processor(codegen: Any) -> str:
