@@ -21,7 +21,8 @@ from pathlib import Path
 import penstock as ps
 from broker import Effort, Process, compare, parser_of, started
 from common.load_tools import BATCHED, UNBATCHED, Figure, create, java_produce, java_take, say
-from penstock.client.share import GROUP, ShareClient
+from penstock.client.share import ShareClient
+from penstock.wire.protocol import ConfigResource
 
 AIMS = {"records/s": 1.5, "jobs/s": 1.5, "us/record": 1.5, "us/job": 1.5}
 WARM_UP = 20
@@ -50,7 +51,9 @@ def measure(which: str, plan: Plan, libs: Path | None, work: Path) -> Iterator[F
             topic = what.replace(" ", "-")
             create(process.address, topic)
             with ShareClient(process.address) as client:
-                client.configure(GROUP, topic, {"share.auto.offset.reset": "earliest"})
+                client.configure(
+                    ConfigResource.GROUP, topic, {"share.auto.offset.reset": "earliest"}
+                )
             java_produce(libs, process.address, topic, count, 100, "1", properties)
             with Effort(process.pid) as effort:
                 rate = java_take(libs, process.address, topic, count)

@@ -120,6 +120,8 @@ def test_the_container_is_built_from_a_checkout() -> None:
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
     read = {"pyproject.toml", project["project"]["readme"], *project["project"]["license-files"]}
     read |= {Path(one).parts[0] for one in (*wheel["packages"], *wheel["force-include"])}
+    if "custom" in wheel["hooks"]:
+        read.add("hatch_build.py")
     assert copied == read
     assert "pip install --no-cache-dir /opt/penstock " in text
 

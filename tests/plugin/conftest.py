@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.databases import log
+
+from penstock import duck
 
 __all__ = ["log"]  # a fixture
 HERE = Path(__file__).parent
@@ -39,6 +42,8 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.syspath_prepend(path)
     before = [one for one in [os.environ.get("PYTHONPATH")] if one]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*paths, *before]))
+    # What a connection learns of it ends with it.
+    monkeypatch.setattr(duck, "_thread", threading.local())
 
 
 @pytest.fixture

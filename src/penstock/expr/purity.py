@@ -111,10 +111,10 @@ def check_pure(con: duckdb.DuckDBPyConnection, sql: str, text: str, schema: Sche
     Raises:
         SchemaError: with the function that is to blame, and what to use instead.
     """
+    learn(con, sql)
     if _catalogue(con).beyond_rows.isdisjoint(_WORD.findall(sql.lower())):
         return  # most; to read one takes DuckDB a millisecond
     columns = frozenset(name.lower() for name in schema.names)
-    learn(con, sql)
     found = next(_impure(con, sql, columns), None)
     if found is None:
         return

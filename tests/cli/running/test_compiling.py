@@ -140,10 +140,16 @@ def test_an_interrupted_compilation_leaves_nothing_running(
 ) -> None:
     """Neither Ctrl-C nor a kill leaves processes behind, and neither is answered with a traceback."""
     code = "from penstock.cli.pipelines.compiling import compile_kernels as c; c()"
+    # Neither it nor a process that it starts sees what the environment has compiled.
+    (tmp_path / "sitecustomize.py").write_text(
+        "from pathlib import Path\nfrom penstock.core.kernels import stored\n"
+        "stored.INSTALLED = Path('none')\n"
+    )
+    own = {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(tmp_path)}
     process = subprocess.Popen(
         [sys.executable, "-c", code],
         cwd=tmp_path,
-        env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")},
+        env=os.environ | own,
         stderr=subprocess.PIPE,
         text=True,
     )
