@@ -96,7 +96,7 @@ class Mariadb:
 
     def end(self) -> int:
         """A position that a capture gets to once it has all that was committed."""
-        from penstock.capture._mysql._binlog import place
+        from penstock.capture.databases.mysql.binlog import place
 
         [(file, position, *_)] = self._rows("SHOW MASTER STATUS")
         return place(file, int(position))

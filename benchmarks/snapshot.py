@@ -37,8 +37,8 @@ from tests.mariadb import MariaDB, mariadb
 from common.load_tools import say
 from penstock.broker.process import BrokerProcess
 from penstock.capture import Capture, status
-from penstock.capture._mysql import _database
-from penstock.capture._postgres._snapshots import _initial
+from penstock.capture.databases.mysql import database
+from penstock.capture.databases.postgres.snapshots import initial
 from penstock.client import Client, Reader
 
 ROWS_OF_SCALE = 100_000
@@ -194,7 +194,7 @@ def main() -> int:
     if options.smoke:
         options.rows = ROWS_OF_SCALE
         # so that it is read in chunks
-        _initial.LARGE_ROWS = _database.LARGE_ROWS = ROWS_OF_SCALE // 2
+        initial.LARGE_ROWS = database.LARGE_ROWS = ROWS_OF_SCALE // 2
     figures = (measure_mariadb if options.mariadb else measure)(options.rows)
     if options.json:
         print(json.dumps({"figures": figures, "cores": os.cpu_count()}))

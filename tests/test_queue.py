@@ -378,7 +378,7 @@ def test_killed_broker_forgets_nothing(tmp_path: Path) -> None:
 
 def test_command_line(broker: BrokerProcess, name: str) -> None:
     """Jobs are put, listed, run, and counted from the shell."""
-    from penstock.cli._main import main
+    from penstock.cli.entry import main
 
     def run(*arguments: str, text: str = "") -> str:
         argv = ["queue", "--broker", broker.address, *arguments]

@@ -15,11 +15,11 @@ import click
 import pytest
 
 import penstock as ps
-from penstock.capture._metrics import FAMILIES as CAPTURE
+from penstock.capture.metrics import FAMILIES as CAPTURE
 from penstock.cli import main
 from penstock.follow.metrics import FOLLOWER
-from penstock.sinks._metrics import FAMILIES as SINK
-from penstock.web import _metrics
+from penstock.sinks.metrics import FAMILIES as SINK
+from penstock.web import metrics as metrics_module
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -134,7 +134,7 @@ def test_every_request_is_on_the_page_on_http() -> None:
     page = (ROOT / "docs" / "reference" / "http.md").read_text()
     listed = set(re.findall(r"^\| `(?:GET|POST) ([^`?]+)", page, re.MULTILINE))
     web = ROOT / "src" / "penstock" / "web"
-    source = "".join((web / one).read_text() for one in ("_app.py", "console/api.py"))
+    source = "".join((web / one).read_text() for one in ("app.py", "console/api.py"))
     routes = re.findall(r'Route\("([^"]+)"', source)
     assert listed == {one.replace(":path", "") for one in routes}
 
@@ -156,9 +156,9 @@ def test_every_metric_is_on_the_page_on_metrics() -> None:
     source = (ROOT / "src/penstock/broker/monitoring/metrics.py").read_text()
     known = {*re.findall(f'"{name}"', source), "penstock_pipeline_state"}
     for kind, table in (
-        ("pipeline", (*_metrics.PIPELINE, _metrics.RESTARTS, *_metrics.TOPIC)),
-        ("node", _metrics.NODE),
-        ("view", _metrics.VIEW),
+        ("pipeline", (*metrics_module.PIPELINE, metrics_module.RESTARTS, *metrics_module.TOPIC)),
+        ("node", metrics_module.NODE),
+        ("view", metrics_module.VIEW),
         ("sink", SINK),
         ("capture", CAPTURE),
         ("follower", FOLLOWER),

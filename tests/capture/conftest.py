@@ -10,7 +10,7 @@ import pytest
 from tests.capture.sources import MysqlSource, PostgresSource, Source, SqliteSource
 from tests.databases import log, server
 
-from penstock.capture import _output
+from penstock.capture import output
 from penstock.registry import RegistryServer
 
 __all__ = ["log", "server"]  # fixtures
@@ -20,7 +20,7 @@ _numbers = itertools.count()
 @pytest.fixture(autouse=True)
 def _stores_often(monkeypatch) -> None:
     """The position is stored often, so that tests needn't wait for it."""
-    monkeypatch.setattr(_output, "IDLE_STORE_S", 0.1)
+    monkeypatch.setattr(output, "IDLE_STORE_S", 0.1)
 
 
 @pytest.fixture

@@ -265,7 +265,7 @@ class MysqlSource(Source):
 
     def end(self) -> int:
         """Behind all that was committed."""
-        from penstock.capture._mysql._binlog import place
+        from penstock.capture.databases.mysql.binlog import place
 
         [(file, position, *_)] = self.rows("SHOW MASTER STATUS")
         return place(file, int(position))

@@ -23,9 +23,9 @@ from tests.effort import QUICK
 
 import penstock as ps
 from penstock.capture import Capture, schemas, snapshot
-from penstock.capture._connect import Member, envelope
-from penstock.capture._postgres._snapshots import _chunks, _initial
-from penstock.capture._unread import Losses
+from penstock.capture.connect import Member, envelope
+from penstock.capture.databases.postgres.snapshots import chunks, initial
+from penstock.capture.unread import Losses
 from penstock.client import Client, Reader
 from penstock.errors import SetupError, UserError
 from penstock.formats.connect.avro import encoder
@@ -342,8 +342,8 @@ def test_a_snapshot_that_is_refused_writes_nothing(source, registry) -> None:
 @pytest.mark.slow
 def test_chunks_have_the_columns_that_were_read(source, registry, monkeypatch) -> None:
     """A table is read in chunks while it is altered; each record is whole by its own schema."""
-    monkeypatch.setattr(_initial, "LARGE_ROWS", 10)
-    monkeypatch.setattr(_chunks, "CHUNK_ROWS", 50)
+    monkeypatch.setattr(initial, "LARGE_ROWS", 10)
+    monkeypatch.setattr(chunks, "CHUNK_ROWS", 50)
     source.execute(
         "CREATE TABLE t (id int PRIMARY KEY, a text NOT NULL);"
         "INSERT INTO t SELECT i, 'a' || i FROM generate_series(1, 2000) i; ANALYZE t"
@@ -371,10 +371,10 @@ def _at(source: Any, registry: str, topic: str, id_: int) -> list[Any]:
 
 
 def _reading(source: Any) -> bool:
-    from penstock.capture import _progress
+    from penstock.capture import progress
 
     with Client(source.log) as client:
-        state = _progress.load(client, source.log, source.name)
+        state = progress.load(client, source.log, source.name)
     return state is not None and bool(state.details["snapshot"]["tables"])
 
 

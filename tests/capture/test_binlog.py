@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.capture._envelope import Record
-from penstock.capture._mysql._binlog import (
+from penstock.capture.databases.mysql.binlog import (
     Kind,
     Places,
     TableMap,
@@ -22,12 +21,13 @@ from penstock.capture._mysql._binlog import (
     rows_begin,
     table_map,
 )
-from penstock.capture._mysql._columns import Column, Definition, definition_of
-from penstock.capture._mysql._groups._group import HELD_BYTES, Group
-from penstock.capture._mysql._json import json_text
-from penstock.capture._mysql._rows import decoder
-from penstock.capture._mysql._stream import Stream
-from penstock.capture._unread import Losses
+from penstock.capture.databases.mysql.columns import Column, Definition, definition_of
+from penstock.capture.databases.mysql.groups.group import HELD_BYTES, Group
+from penstock.capture.databases.mysql.json import json_text
+from penstock.capture.databases.mysql.rows import decoder
+from penstock.capture.databases.mysql.stream import Stream
+from penstock.capture.envelope import Record
+from penstock.capture.unread import Losses
 from penstock.errors import CorruptError, SetupError
 
 

@@ -1,11 +1,11 @@
-"""What captures of every kind of database do: see `penstock.capture._database`."""
+"""What captures of every kind of database do: see `penstock.capture.database`."""
 
 from __future__ import annotations
 
 import pytest
 
-from penstock.capture import _output, drop, schemas, status
-from penstock.capture._kinds import kind_of
+from penstock.capture import drop, output, schemas, status
+from penstock.capture.kinds import kind_of
 from penstock.errors import UserError
 
 
@@ -51,8 +51,8 @@ def test_a_snapshot_is_stopped_soon_and_read_again(any_source, monkeypatch) -> N
     source.execute(f"INSERT INTO t VALUES {', '.join(f'({i})' for i in range(2000))}")
     capture = source.capture()
     with monkeypatch.context() as patch:
-        patch.setattr(_output, "STEP_BYTES", 5000)
-        patch.setattr(_output.Output, "send", lambda _: capture.stop())
+        patch.setattr(output, "STEP_BYTES", 5000)
+        patch.setattr(output.Output, "send", lambda _: capture.stop())
         assert 0 < capture.run().snapshot_rows < 2000
     assert records(source, "t") == []
     source.run()

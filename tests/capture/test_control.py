@@ -15,12 +15,15 @@ from tests.databases import PROGRAMS, postgres
 from tests.patience import PATIENCE_S, wait_until
 from tests.ports import free_port
 
-from penstock.capture import Capture, _capture, control, drop, setup, status
-from penstock.capture._postgres import POSTGRES, _database, _stream
-from penstock.capture._postgres._database import own_name
-from penstock.capture._postgres._server import Server, _waits
-from penstock.capture._progress import last_value, state_topic
-from penstock.capture._status import names
+from penstock.capture import Capture, control, drop, setup, status
+from penstock.capture import capture as capture_module
+from penstock.capture.databases.postgres import POSTGRES, stream
+from penstock.capture.databases.postgres import database as database_module
+from penstock.capture.databases.postgres.database import own_name
+from penstock.capture.databases.postgres.server import Server
+from penstock.capture.databases.postgres.server import waits as waits_module
+from penstock.capture.overview import names
+from penstock.capture.progress import last_value, state_topic
 from penstock.cli import main
 from penstock.cli.support import progress
 from penstock.client import Client
@@ -81,7 +84,7 @@ def test_what_a_role_lacks_is_shown_as_sql(source) -> None:
 
 def test_a_slot_that_somebody_else_uses_is_left_to_them(source, monkeypatch) -> None:
     """A new capture ends no connection that isn't of this capture."""
-    monkeypatch.setattr(_database, "TAKEOVER_S", 0.2)
+    monkeypatch.setattr(database_module, "TAKEOVER_S", 0.2)
     source.execute("CREATE TABLE t (id int PRIMARY KEY)")
     slot = f"penstock_{source.name}"
     user = f"SELECT active_pid FROM pg_replication_slots WHERE slot_name = '{slot}' AND active"
@@ -132,7 +135,7 @@ def test_what_the_server_refuses_for_good_ends_the_capture(source, monkeypatch) 
         except SetupError as error:
             ended.append(error)
 
-    monkeypatch.setattr(_stream, "STATUS_S", 0.1)
+    monkeypatch.setattr(stream, "STATUS_S", 0.1)
     thread = threading.Thread(target=run)
     thread.start()
     wait_until(lambda: capture.done.phase == "streaming")
@@ -361,8 +364,8 @@ def test_the_command_captures_and_shows_no_password(source) -> None:
 @pytest.mark.slow
 def test_a_capture_lets_go_before_the_database_s_disk_is_full(source, monkeypatch, caplog) -> None:
     """It warns from half of the bound on; beyond it the slot is dropped, whatever the log is kept for."""
-    monkeypatch.setattr(_capture, "LAG_LOOK_S", 0.0)
-    monkeypatch.setattr(_capture, "LOOK_S", 0.05)
+    monkeypatch.setattr(capture_module, "LAG_LOOK_S", 0.0)
+    monkeypatch.setattr(capture_module, "LOOK_S", 0.05)
     source.execute("CREATE TABLE t (id int PRIMARY KEY)")
     source.run("t")
     control(source.name, "pause", source.log)
@@ -434,7 +437,7 @@ def test_what_a_capture_waits_for_is_said_and_it_can_be_stopped(
     log, monkeypatch, caplog, waits
 ) -> None:
     """Open transactions when it creates its slot, locks when it publishes or reads tables."""
-    monkeypatch.setattr(_waits, "SAY_S", 0.2)
+    monkeypatch.setattr(waits_module, "SAY_S", 0.2)
     with postgres(max_prepared_transactions="5") as server:
         source = PostgresSource(log, f"waits{waits}", server, "postgres")
         source.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int)")

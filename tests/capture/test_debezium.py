@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from penstock.capture import outbox, schemas, snapshot
-from penstock.capture._postgres._snapshots import _chunks
+from penstock.capture.databases.postgres.snapshots import chunks
 from penstock.client import Client, Reader
 from penstock.formats.changelog import EMPTIED
 from penstock.wire.columns import header
@@ -235,7 +235,7 @@ def test_snapshots_while_changes_flow_are_debezium_s(source, monkeypatch) -> Non
     Debezium takes requests from a table of signals, whose rows it captures. Of a table without a primary
     key it reads a few rows; ours refuses it.
     """
-    monkeypatch.setattr(_chunks, "CHUNK_ROWS", 4)
+    monkeypatch.setattr(chunks, "CHUNK_ROWS", 4)
     name = "05_incremental_basic"
     setup, steps = (FOLDER / f"{name}.sql").read_text().split("-- steps (connector streaming)\n")
     source.execute(setup.split("\n", 1)[1])

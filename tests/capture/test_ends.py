@@ -11,9 +11,10 @@ import pytest
 from tests.patience import PATIENCE_S, wait_until
 
 from penstock.broker.process import BrokerProcess
-from penstock.capture import _output
-from penstock.capture._output import Captured, Output
-from penstock.capture._progress import Log, State, _log, state_topic
+from penstock.capture import output as output_module
+from penstock.capture.output import Captured, Output
+from penstock.capture.progress import Log, State, state_topic
+from penstock.capture.progress import log as log_module
 from penstock.client import TransactionalProducer
 from penstock.errors import SetupError
 
@@ -21,8 +22,8 @@ from penstock.errors import SetupError
 @pytest.fixture(autouse=True)
 def _stores_behind(monkeypatch) -> None:
     """Each transaction is stored while the next one is taken, and only transactions are."""
-    monkeypatch.setattr(_output, "LINGER_S", -1.0)
-    monkeypatch.setattr(_output, "IDLE_STORE_S", float("inf"))
+    monkeypatch.setattr(output_module, "LINGER_S", -1.0)
+    monkeypatch.setattr(output_module, "IDLE_STORE_S", float("inf"))
 
 
 @pytest.mark.quick_cases(1)
@@ -77,7 +78,7 @@ def test_what_was_stored_last_is_confirmed(source) -> None:
 @pytest.mark.slow
 def test_ctrl_c_does_not_wait_for_a_broker_that_hangs(tmp_path, monkeypatch) -> None:
     """What a thread asks of it is broken off, however long the client would wait."""
-    monkeypatch.setattr(_log, "GRACE_S", 0.01)
+    monkeypatch.setattr(log_module, "GRACE_S", 0.01)
     log, ended = None, []
 
     def interrupted() -> None:
@@ -124,7 +125,7 @@ def test_what_is_on_its_way_is_not_stored_again(output, monkeypatch) -> None:
     output._log._thread.submit(released.wait, 10.0)  # the commit is behind it
     try:
         assert output.store(came=True)
-        monkeypatch.setattr(_output, "IDLE_STORE_S", 0.0)
+        monkeypatch.setattr(output_module, "IDLE_STORE_S", 0.0)
         output.wanted = 5
         assert not output.store(came=False)
     finally:

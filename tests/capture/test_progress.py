@@ -5,11 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from penstock.capture import _output
-from penstock.capture._output import Captured, Output
-from penstock.capture._progress import Log, State, Watched, state_topic
-from penstock.capture._schemas import Shape, Version
-from penstock.capture._snapshots import written_before
+from penstock.capture import output as output_module
+from penstock.capture.output import Captured, Output
+from penstock.capture.progress import Log, State, Watched, state_topic
+from penstock.capture.snapshots import written_before
+from penstock.capture.table_schemas import Shape, Version
 from penstock.client import Reader, live_keys
 from penstock.client.live_keys import LiveKeys
 from penstock.errors import FencedError
@@ -90,7 +90,7 @@ def test_columns_follow_what_is_waiting_of_their_topic(log) -> None:
 
 def test_changes_are_taken_while_others_are_being_stored(log, monkeypatch) -> None:
     """A position counts as stored once it is; where that fails, the capture ends."""
-    monkeypatch.setattr(_output, "LINGER_S", -1.0)  # as if there were always more at hand
+    monkeypatch.setattr(output_module, "LINGER_S", -1.0)  # as if there were always more at hand
     one, other = Log(log, "behind"), Log(log, "behind")
     try:
         one.start()

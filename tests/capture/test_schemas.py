@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from penstock.capture._schemas import Column, Schemas, Shape, Version, differences
+from penstock.capture.table_schemas import Column, Schemas, Shape, Version, differences
 from penstock.errors import CorruptError, SetupError
 
 SHAPE = Shape(

@@ -14,8 +14,8 @@ import pytest
 from tests.capture.sources import SqliteSource
 from tests.effort import rounds
 
-from penstock.capture import Capture, Captured, _output, drop, sqlite, status
-from penstock.capture._sqlite import _database
+from penstock.capture import Capture, Captured, drop, output, sqlite, status
+from penstock.capture.databases.sqlite import database
 from penstock.client import Client, Reader
 from penstock.errors import SetupError, UserError
 from penstock.formats.changelog import ChangelogDecoder
@@ -24,7 +24,7 @@ KILLS = rounds("PENSTOCK_CAPTURE_KILLS", quick=1, full=6)
 PROGRAM = """
 import sys
 from penstock.capture import Capture, _output
-from penstock.capture._sqlite import _database
+from penstock.capture.databases.sqlite import _database
 _output.STEP_BYTES, _database.TRIM_S = 4096, 0.05
 url, to, log = sys.argv[1:]
 Capture(url, ["*"], to=to, log=log, partitions=3).run()
@@ -177,8 +177,8 @@ def test_a_table_is_one_of_a_program(sqlite_source) -> None:
 def test_changes_that_are_stored_are_removed(sqlite_source, monkeypatch) -> None:
     """The table of changes doesn't grow; nothing is removed before it is in the log."""
     source = sqlite_source
-    monkeypatch.setattr(_database, "TRIM_S", 0.0)
-    monkeypatch.setattr(_database, "TRIM_ROWS", 7)
+    monkeypatch.setattr(database, "TRIM_S", 0.0)
+    monkeypatch.setattr(database, "TRIM_ROWS", 7)
     source.execute("CREATE TABLE t (id INTEGER PRIMARY KEY)")
     with source.running() as capture:
         source.follows(capture, lambda: capture.done.phase == "streaming")
@@ -208,7 +208,7 @@ def test_a_dropped_capture_leaves_others_their_triggers(sqlite_source) -> None:
 def test_a_capture_that_is_stopped_leaves_no_transaction_open(sqlite_source, monkeypatch) -> None:
     """Stopped within a large one, it lets go of readers of committed records at once."""
     source = sqlite_source
-    monkeypatch.setattr(_output, "STEP_BYTES", 2000)
+    monkeypatch.setattr(output, "STEP_BYTES", 2000)
     source.execute("CREATE TABLE t (id INTEGER PRIMARY KEY)")
     source.run()
     source.execute(

@@ -20,7 +20,8 @@ from click.testing import CliRunner
 from tests.patience import PATIENCE_S, wait_until
 
 import penstock as ps
-from penstock.capture import _output, token
+from penstock.capture import output as output_module
+from penstock.capture import token
 from penstock.cli import main
 from penstock.cli.support.host import LateViews
 from penstock.client import Client
@@ -115,7 +116,7 @@ def test_a_position_is_stored_when_it_is_asked_for(source, monkeypatch) -> None:
     source.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE other (id int)")
     with source.running("t") as capture:
         source.follows(capture, lambda: capture.done.is_caught_up)
-        monkeypatch.setattr(_output, "IDLE_STORE_S", 10 * PATIENCE_S)
+        monkeypatch.setattr(output_module, "IDLE_STORE_S", 10 * PATIENCE_S)
         source.execute("INSERT INTO other VALUES (1)")
         [(lsn,)] = source.rows(LSN)
         assert token(source.name, lsn, log=source.log, timeout=PATIENCE_S) == ""

@@ -13,7 +13,7 @@ import pytest
 from tests.patience import PATIENCE_S
 
 import penstock as ps
-from penstock.cli._main import _COMMANDS
+from penstock.cli.entry import _COMMANDS
 from penstock.cli.pipelines.run import find_app
 from penstock.cli.support.programs import load
 from penstock.cli.support.tables import text_table, write_table

@@ -10,7 +10,7 @@ import pytest
 from tests.serve.committing import clicks, commit
 from tests.web.logs import Log, write_letters
 
-from penstock.cli._main import _COMMANDS
+from penstock.cli.entry import _COMMANDS
 
 pytestmark = pytest.mark.interpreter
 

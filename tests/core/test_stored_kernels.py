@@ -44,14 +44,20 @@ def cache(tmp_path: Path) -> Path:
 
 
 def run(
-    cache: Path, *, comment: str = "", limit: int = 1, factor: int = 2, folder: str = "one"
+    cache: Path,
+    *,
+    comment: str = "",
+    limit: int = 1,
+    factor: int = 2,
+    folder: str = "one",
+    module: str = "program",
 ) -> list[str]:
     """Calls the program's kernel with 5; gives the result, and whether it was loaded or compiled."""
     place = cache.parent / folder
     place.mkdir(exist_ok=True)
-    (place / "program.py").write_text(PROGRAM.format(comment=comment, limit=limit, factor=factor))
+    (place / f"{module}.py").write_text(PROGRAM.format(comment=comment, limit=limit, factor=factor))
     done = subprocess.run(
-        [sys.executable, "program.py", "5"],
+        [sys.executable, "-c", f"import {module}", "5"],
         cwd=place,
         env=os.environ | {"NUMBA_CACHE_DIR": str(cache)},
         capture_output=True,
@@ -69,6 +75,15 @@ def test_a_kernel_is_compiled_again_when_what_it_means_changes(cache: Path) -> N
     assert run(cache, limit=7) == ["17", "compiled"]
     assert run(cache, factor=3) == ["16", "compiled"]
     assert run(cache) == ["11", "loaded"]
+
+
+@pytest.mark.slow
+def test_a_kernel_whose_module_has_another_name_is_compiled_again(cache: Path) -> None:
+    """What Numba keeps of it names the module, which a later release may have renamed."""
+    assert run(cache) == ["11", "compiled"]
+    (cache.parent / "one" / "program.py").unlink()
+    assert run(cache, module="renamed") == ["11", "compiled"]
+    assert run(cache, module="renamed") == ["11", "loaded"]
 
 
 @pytest.mark.slow
@@ -90,7 +105,7 @@ def test_processes_that_compile_the_same_kernel_leave_one_file(cache: Path) -> N
     run(cache, folder="here")
     [file] = cache.iterdir()
     file.unlink()
-    code = [sys.executable, "program.py", "5"]
+    code = [sys.executable, "-c", "import program", "5"]
     env = os.environ | {"NUMBA_CACHE_DIR": str(cache)}
     begun = [
         subprocess.Popen(

@@ -3,9 +3,12 @@
 import sys
 
 import penstock as ps
-from penstock.files import _ingest, _reading
+from penstock.files import ingesting, reading
 
 if __name__ == "__main__":
-    _ingest.STEP_BYTES, _reading.BLOCK_BYTES = 2_000, 1_000  # many steps, and many pieces of a file
+    ingesting.STEP_BYTES, reading.BLOCK_BYTES = (
+        2_000,
+        1_000,
+    )  # many steps, and many pieces of a file
     address, folder, topic = sys.argv[1:]
     ps.ingest(folder, to=topic, log=address, schema="n BIGINT NOT NULL", settle=0)

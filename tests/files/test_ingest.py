@@ -28,8 +28,8 @@ from penstock.client.groups import GroupAdmin
 from penstock.client.letters.dead_letters import DeadLetters, Where
 from penstock.core.schema import Schema
 from penstock.errors import FencedError, UserError
-from penstock.files import _ingest, _reading
-from penstock.files._reached import Reached
+from penstock.files import ingesting, reading
+from penstock.files.reached import Reached
 
 PROGRAM = Path(__file__).with_name("ingest_program.py")
 SEED = int(os.environ.get("PENSTOCK_KILL_SEED", "20261122"))
@@ -237,8 +237,8 @@ def test_every_row_is_there_once_wherever_it_stops(
     broker: BrokerProcess, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It ends at any request to the broker, again and again, before or after that did its work."""
-    monkeypatch.setattr(_ingest, "STEP_BYTES", 300)
-    monkeypatch.setattr(_reading, "BLOCK_BYTES", 200)
+    monkeypatch.setattr(ingesting, "STEP_BYTES", 300)
+    monkeypatch.setattr(reading, "BLOCK_BYTES", 200)
     content = lines(0, 60) + b"bad\n" + lines(60, 120)
     (tmp_path / "a.jsonl").write_bytes(content)
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines(120, 200)))

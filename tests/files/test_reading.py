@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.schema import Schema
-from penstock.files import _reading
-from penstock.files._reading import Piece, Place, Shape, UnreadableError, read
+from penstock.files import reading
+from penstock.files.reading import Piece, Place, Shape, UnreadableError, read
 
 LINE = st.one_of(
     st.builds(lambda n, s: json.dumps({"n": n, "s": s}).encode(), st.integers(), st.text()),
@@ -79,7 +79,7 @@ def test_json_lines_are_read_as_by_a_naive_reader(
         elif row is not None:
             letters.append((number, line))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_reading, "BLOCK_BYTES", block)
+        patch.setattr(reading, "BLOCK_BYTES", block)
         found = pieces(path, Shape("json", None, "s"), block, stop)
     assert [value for one in found for value in one.values.to_pylist()] == values
     assert [key for one in found for key in one.keys.to_pylist()] == keys
@@ -104,7 +104,7 @@ def test_csv_is_read_as_by_python(
     path = tmp_path_factory.getbasetemp() / "rows.csv"
     path.write_text(text.getvalue(), newline="")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_reading, "BLOCK_BYTES", block)
+        patch.setattr(reading, "BLOCK_BYTES", block)
         found = pieces(path, Shape("csv", None, "a"), block, stop)
     values = [orjson.loads(value) for one in found for value in one.values.to_pylist()]
     assert [(row["a"], row["b"]) for row in values] == rows
@@ -137,7 +137,7 @@ def test_csv_with_a_schema_is_what_duckdb_reads(tmp_path: Path) -> None:
 
 def test_parquet_is_read_from_any_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In pieces that follow one another."""
-    monkeypatch.setattr(_reading, "PIECE_ROWS", 7)
+    monkeypatch.setattr(reading, "PIECE_ROWS", 7)
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"n": range(50), "s": [f"s{n}" for n in range(50)]}), path)
     found = pieces(path, Shape("parquet", None, "s"), 0, 2)
@@ -186,7 +186,7 @@ def test_lines_of_csv_end_in_three_ways(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, block: int
 ) -> None:
     """Those of old Macs too; ends in quotes are text, and numbers of lines are right."""
-    monkeypatch.setattr(_reading, "BLOCK_BYTES", block)
+    monkeypatch.setattr(reading, "BLOCK_BYTES", block)
     path = tmp_path / "rows.csv"
     lines = ["n,s", "1,a", f'2,"x{end}y"', "no", '4,"""q"', "5,z"]
     path.write_bytes(end.join([*lines, ""]).encode())

@@ -20,8 +20,8 @@ import penstock as ps
 from penstock.core.vectors import from_int64
 from penstock.engine.explain import explain
 from penstock.engine.physical import compile_graph
-from penstock.flow._collections import Table
 from penstock.flow.algebra.stateful import stateful
+from penstock.flow.collections import Table
 from penstock.ops import (
     Context,
     Operator,

@@ -17,7 +17,7 @@ from tests.follow.contract import BodyContract, Subject
 import penstock as ps
 from penstock.capture import Capture
 from penstock.client import Client, Producer, Reader, TransactionalProducer
-from penstock.files._ingest import _Ingestion
+from penstock.files.ingesting import _Ingestion
 from penstock.follow.control import control_topic
 from penstock.follow.follower import Body, Follower
 from penstock.follow.report import Doing
@@ -204,7 +204,7 @@ class TestIngest(BodyContract):
 
     @pytest.fixture(autouse=True)
     def _often(self, monkeypatch) -> None:
-        monkeypatch.setattr("penstock.files._ingest.LOOK_S", 0.02)
+        monkeypatch.setattr("penstock.files.ingesting.LOOK_S", 0.02)
 
     @pytest.fixture
     def subject(self, log, name, tmp_path) -> Subject:

@@ -13,8 +13,8 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from penstock.capture._connect import Member, array, decimal, envelope, key, named, optional, record
-from penstock.capture._unread import Losses
+from penstock.capture.connect import Member, array, decimal, envelope, key, named, optional, record
+from penstock.capture.unread import Losses
 from penstock.formats.connect import ChangelogEncoder
 from penstock.schemas import Kind
 

@@ -21,8 +21,8 @@ from tests.effort import examples
 
 from penstock.core.schema import Field, Schema
 from penstock.errors import LimitError, SchemaError
-from penstock.formats import _json_kernel as kernel
 from penstock.formats import json as formats_json
+from penstock.formats import json_kernel as kernel
 from penstock.formats.json import DEPTH_MAX, Decoded, JsonDecoder
 
 # The reference: what rows mean, once more and naively.

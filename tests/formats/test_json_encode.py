@@ -19,7 +19,7 @@ from tests.effort import examples
 
 from penstock.core.schema import Schema
 from penstock.errors import LimitError, SchemaError, UserError
-from penstock.formats import _json_encode
+from penstock.formats import json_encode
 from penstock.formats.json import JsonDecoder, encode_rows
 
 INSTANTS = st.datetimes(timezones=st.just(dt.UTC))
@@ -192,6 +192,6 @@ def test_wrong_columns_are_refused() -> None:
 
 def test_too_much_text_in_a_chunk_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows whose text is longer than Arrow's offsets reach are a limit error."""
-    monkeypatch.setattr(_json_encode, "TEXT_BYTES_MAX", 10)
+    monkeypatch.setattr(json_encode, "TEXT_BYTES_MAX", 10)
     with pytest.raises(LimitError, match="found more in 1 rows"):
         encode_rows(pa.table({"a": [1_000_000]}))

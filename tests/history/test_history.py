@@ -37,7 +37,7 @@ from penstock.client.topic_admin import TopicAdmin
 from penstock.core.schema import TIMESTAMP, Schema
 from penstock.engine.spark.session import start_session
 from penstock.errors import SetupError, UserError
-from penstock.history import _spark
+from penstock.history import spark as spark_module
 
 SCHEMA = Schema.parse("user BIGINT, key STRING, at TIMESTAMP, tags ARRAY<STRING>")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "tiering.md"
@@ -216,7 +216,7 @@ def test_spark_gives_what_arrow_gives(
     world: World, session: Any, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All columns, some, any stretch, any time zone; what is written after the call isn't there."""
-    monkeypatch.setattr(_spark, "PIECE_OFFSETS", 17)
+    monkeypatch.setattr(spark_module, "PIECE_OFFSETS", 17)
     session.conf.set("spark.sql.session.timeZone", ("UTC", "Asia/Tokyo", "America/Lima")[seed])
     chance = random.Random(seed)
     topic = world.topic(3)
@@ -426,10 +426,10 @@ def test_a_file_system_that_spark_lacks_is_reported(
     topic = world.topic()
     topic.produce(random.Random(1), 0, 9)
     topic.cover(0, 9)
-    assert _spark.path_for_spark("s3://a/b.parquet") == "s3a://a/b.parquet"
-    assert _spark.path_for_spark("/a/b.parquet") == "file:///a/b.parquet"
-    assert _spark.path_for_spark("file:///a/b.parquet") == "file:///a/b.parquet"
-    monkeypatch.setattr(_spark, "path_for_spark", lambda _: "s3a://bucket/b.parquet")
+    assert spark_module.path_for_spark("s3://a/b.parquet") == "s3a://a/b.parquet"
+    assert spark_module.path_for_spark("/a/b.parquet") == "file:///a/b.parquet"
+    assert spark_module.path_for_spark("file:///a/b.parquet") == "file:///a/b.parquet"
+    monkeypatch.setattr(spark_module, "path_for_spark", lambda _: "s3a://bucket/b.parquet")
     with pytest.raises(SetupError, match=r"s3a:.*hadoop-aws.*fs\.s3a"):
         topic.history.spark(session)
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import httpx
 
 from penstock.registry import MemoryStore, Registry, Store
-from penstock.registry._http import create_app
+from penstock.registry.http import create_app
 
 
 class Asking:

@@ -126,7 +126,7 @@ def test_a_topic_that_forgets_is_refused(
 
 def test_a_log_that_is_away_is_an_error_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     """With Confluent's code for that."""
-    monkeypatch.setattr("penstock.registry._store.PATIENCE_S", 0.0)
+    monkeypatch.setattr("penstock.registry.store.PATIENCE_S", 0.0)
     store = LogStore("127.0.0.1:1")
     ask = Asking(store)
     assert ask.code("GET", "/subjects") == 50001
@@ -145,7 +145,7 @@ def test_requests_do_not_wait_for_a_long_comparison(monkeypatch: pytest.MonkeyPa
         assert end.wait(PATIENCE_S)
         return []
 
-    monkeypatch.setattr("penstock.registry._service.breaks_between", compare)
+    monkeypatch.setattr("penstock.registry.service.breaks_between", compare)
     slow = threading.Thread(target=ask.register, args=("slow", record("b", name="slow")))
     slow.start()
     try:

@@ -18,14 +18,14 @@ import pytest
 from click.testing import CliRunner
 from tests.serve.committing import clicks, commit
 
-from penstock.cli._main import main
+from penstock.cli.entry import main
 from penstock.core.schema import UUID
 from penstock.errors import QueryError
 from penstock.serve import Answer, Question, ViewPart, Views
 from penstock.serve.changes import changes
 from penstock.serve.questions import answer
 from penstock.web import changes_line, create_app
-from penstock.web._changes import Changes
+from penstock.web.changes import Changes
 
 
 class Served(Views):

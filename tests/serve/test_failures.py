@@ -14,7 +14,7 @@ from penstock.ops.keyed import query
 from penstock.serve import Failure, Views
 from penstock.serve.answers import Once
 from penstock.serve.changes import changes
-from penstock.spark import _pins
+from penstock.spark import pins
 from penstock.testing import Run
 from penstock.web import changes_line
 
@@ -168,6 +168,6 @@ def test_spark_logs_what_fails_where_it_reads(
     state = f"{commit(texts(bad=3), tmp_path / 'shop.penstock')}/state"
     part = Views(tmp_path / "shop.penstock").snapshot().part("v")
     for name in ("batches/one", "batches/two"):
-        assert sum(map(len, _pins.make(state, part, name).read("v"))) == 5
+        assert sum(map(len, pins.make(state, part, name).read("v"))) == 5
     [record] = caplog.records
     assert record.getMessage().startswith(f"{state}: 3 values of n in the view v are NULL")

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from tests.serve.committing import commit
 
 import penstock as ps
-from penstock.cli._main import main
+from penstock.cli.entry import main
 from penstock.errors import QueryError
 from penstock.serve import Question, Views
 from penstock.serve.following import subscription_of

@@ -20,7 +20,7 @@ from penstock.serve import Answer, Question, Views
 from penstock.serve.changes import changes
 from penstock.serve.questions import answer
 from penstock.web import changes_line
-from penstock.web._changes import Changes, UnknownViewError
+from penstock.web.changes import Changes, UnknownViewError
 
 SEEDS = rounds("PENSTOCK_CHANGES_SEEDS", quick=1, full=6)
 STEPS = 20

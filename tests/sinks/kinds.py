@@ -25,8 +25,8 @@ import penstock as ps
 import penstock.sinks.testing
 from penstock.client import Client, Reader
 from penstock.core.schema import Field, Schema
-from penstock.sinks._targets.contract import Batch, Rows
-from penstock.sinks._targets.http import Web
+from penstock.sinks.targets.contract import Batch, Rows
+from penstock.sinks.targets.http import Web
 
 NAMES = [
     "postgres",
@@ -74,7 +74,7 @@ class Kind:
     steps: int = 100
     wait: Callable[[], object] = lambda: None
     adapt: Callable[[Any], Any] = lambda target: target
-    code: str = str(Path(ps.sinks.testing.__file__).parent / "_targets")
+    code: str = str(Path(ps.sinks.testing.__file__).parent / "targets")
 
     def make(self) -> Any:
         """A new one, each time for the same table, of columns `id` (the key) and `name`."""

@@ -12,7 +12,7 @@ from tests.patience import wait_until
 from tests.ports import free_port
 from tests.suites.suite import cache
 
-from penstock.sinks._targets.http import AwayError, Web
+from penstock.sinks.targets.http import AwayError, Web
 
 PROGRAM = Path(cache.__file__).with_name("OpenSearchNode.java")
 

@@ -1,4 +1,4 @@
-"""The contract of targets (`_targets/contract.py`): the same simulation for each kind.
+"""The contract of targets (`targets/contract.py`): the same simulation for each kind.
 
 A source's changes are written in any cuts, again, by a process that takes over, and by one that is killed at
 any line of the target's code. What readers find is what the changes before the target's offsets come to.
@@ -20,7 +20,7 @@ from tests.sinks.kinds import Kind
 import penstock.sinks
 from penstock.errors import UserError
 from penstock.sinks import Rows
-from penstock.sinks._targets.lake.folders import Folder
+from penstock.sinks.targets.lake.folders import Folder
 from penstock.sinks.testing import COLUMNS, Simulation, TargetContract, killed_before
 
 STEPS = rounds("PENSTOCK_TARGET_STEPS", quick=15, full=30)
@@ -53,8 +53,8 @@ import numpy as np
 import pyarrow as pa
 from penstock.core.schema import Schema
 from penstock.sinks import from_address
-from penstock.sinks._merging import Merging
-from penstock.sinks._targets.contract import Batch, Rows
+from penstock.sinks.merging import Merging
+from penstock.sinks.targets.contract import Batch, Rows
 rows = Rows("topic", Schema.parse("id BIGINT NOT NULL, name STRING"), ("id",))
 target = from_address(*sys.argv[1:])
 def write(at, size):

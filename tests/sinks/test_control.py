@@ -23,7 +23,7 @@ from penstock.errors import LimitError, SetupError, UserError
 from penstock.follow import follower, report
 from penstock.sinks import (
     Sink,
-    _body,
+    body,
     drop,
     go_back,
     kafka,
@@ -35,7 +35,7 @@ from penstock.sinks import (
     status,
     wait_for,
 )
-from penstock.sinks._targets import files
+from penstock.sinks.targets import files as files_module
 
 SCHEMA = "id BIGINT NOT NULL, name STRING"
 WIDER = "id BIGINT NOT NULL, name STRING, age INT"
@@ -70,7 +70,7 @@ def running(sink):
 
 def test_a_topic_that_does_not_exist_is_waited_for(log, tmp_path, monkeypatch, caplog) -> None:
     """With a warning that names it, and one that is alike; once it is created, the sink follows it."""
-    monkeypatch.setattr(_body, "PATIENT_S", 0.0)
+    monkeypatch.setattr(body, "PATIENT_S", 0.0)
     other = Topic(log)
     name = f"{other.name}s"
     sink = Sink(sqlite(tmp_path / "t.db", table="users"), name, SCHEMA, key="id", log=log)
@@ -387,7 +387,7 @@ def test_a_sink_that_runs_goes_on_with_the_new_table(place, topic) -> None:
 
 def test_a_database_that_is_locked_is_an_error(topic, tmp_path, monkeypatch) -> None:
     """Of the commands that somebody waits for; a sink itself tries again."""
-    monkeypatch.setattr(files, "BUSY_S", 0.05)
+    monkeypatch.setattr(files_module, "BUSY_S", 0.05)
     path = tmp_path / "users.sqlite"
     topic.send({"id": 1, "name": "ann"})
     sink = Sink(sqlite(path, table="users"), topic.name, SCHEMA, key="id", log=topic.log)

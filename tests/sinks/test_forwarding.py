@@ -26,7 +26,7 @@ from penstock.client import Client, Reader, Security
 from penstock.client.groups import GroupAdmin
 from penstock.errors import FencedError, SetupError, UserError
 from penstock.sinks import Sink, from_address, http, kafka
-from penstock.sinks._targets.http import Web
+from penstock.sinks.targets.http import Web
 
 SCHEMA = "id BIGINT NOT NULL, name STRING"
 KILLS = rounds("PENSTOCK_SINK_KILLS", quick=1, full=3)

@@ -19,8 +19,8 @@ from tests.effort import rounds
 from penstock.core.schema import Schema
 from penstock.errors import FencedError, UserError
 from penstock.sinks import Sink, from_address, iceberg
-from penstock.sinks._targets.contract import Batch, Rows
-from penstock.sinks._targets.lake.iceberg import matching
+from penstock.sinks.targets.contract import Batch, Rows
+from penstock.sinks.targets.lake.iceberg import matching
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
 from pyiceberg.expressions.visitors import bind

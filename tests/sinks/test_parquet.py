@@ -14,8 +14,8 @@ import pytest
 from penstock.core.schema import Schema
 from penstock.errors import UserError
 from penstock.sinks import Sink, from_address, parquet
-from penstock.sinks._targets.contract import Batch, Rows
-from penstock.sinks._targets.lake import parquet as module
+from penstock.sinks.targets.contract import Batch, Rows
+from penstock.sinks.targets.lake import parquet as module
 
 COLUMNS = Schema.parse(
     "id BIGINT NOT NULL, city STRING, at TIMESTAMP, u UUID, span INTERVAL, clock TIME, d DECIMAL(6, 2)"

@@ -8,7 +8,7 @@ import pytest
 from penstock.core.schema import Schema
 from penstock.errors import FencedError, UserError
 from penstock.sinks import Sink, from_address, redis
-from penstock.sinks._targets.contract import Rows
+from penstock.sinks.targets.contract import Rows
 
 SCHEMA = "id BIGINT NOT NULL, name STRING, amount DECIMAL(10, 2), at TIMESTAMP, tags ARRAY<STRING>"
 

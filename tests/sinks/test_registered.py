@@ -24,7 +24,8 @@ from penstock.errors import UserError
 from penstock.follow import follower
 from penstock.registry import RegistryServer
 from penstock.schemas.protobuf import parse_protobuf, serialized
-from penstock.sinks import Sink, _sink, rebuild, sqlite
+from penstock.sinks import Sink, rebuild, sqlite
+from penstock.sinks import sink as sink_module
 
 SCHEMA = "id BIGINT NOT NULL, name STRING"
 AVRO = """{"type": "record", "name": "u", "fields": [{"name": "id", "type": "long"},
@@ -109,7 +110,7 @@ def test_a_registry_that_is_away_is_waited_for(
     topic: Topic, registry: RegistryServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing becomes a dead letter; the sink says what it waits for, and goes on."""
-    monkeypatch.setattr(_sink, "REGISTRY_S", 0.2)
+    monkeypatch.setattr(sink_module, "REGISTRY_S", 0.2)
     monkeypatch.setattr(follower, "BACKOFF_S", (0.05, 0.1))
     send(topic, [b"1"], [*written(registry.url, topic.name, "avro", [{"id": 1, "name": "a"}])])
     port = int(registry.url.rpartition(":")[2])

@@ -14,10 +14,10 @@ from penstock.client import Client, Producer
 from penstock.client.topic_admin import TopicAdmin
 from penstock.core.schema import Schema
 from penstock.errors import FencedError, UserError
-from penstock.sinks import Sink, _body, mysql, sqlite
-from penstock.sinks._targets import mysql as mysql_target
-from penstock.sinks._targets import postgres as postgres_target
-from penstock.sinks._targets.contract import Batch, Rows
+from penstock.sinks import Sink, body, mysql, sqlite
+from penstock.sinks.targets import mysql as mysql_target
+from penstock.sinks.targets import postgres as postgres_target
+from penstock.sinks.targets.contract import Batch, Rows
 
 SCHEMA = "id BIGINT NOT NULL, name STRING, amount DECIMAL(10, 2), at TIMESTAMP, tags ARRAY<STRING>"
 
@@ -249,7 +249,7 @@ def test_appended_rows_beside_a_refused_one_are_there_once_after_a_kill(
     place, topic, monkeypatch, killed_at
 ) -> None:
     """The parts of a batch are transactions of their own; each has the offset behind it."""
-    monkeypatch.setattr(_body, "SORTED_MAX", 3)
+    monkeypatch.setattr(body, "SORTED_MAX", 3)
     place.execute("CREATE TABLE users (id BIGINT CHECK (id <> 14))")
     topic.send(*({"id": 2 * i} for i in range(10)))
     source = (topic.name, "id BIGINT NOT NULL")

@@ -20,7 +20,7 @@ from penstock.broker import BrokerProcess
 from penstock.client import Client, Producer
 from penstock.duck import connection
 from penstock.serve import Views
-from penstock.spark import _filters, _pins
+from penstock.spark import filters, pins
 
 pytestmark = [
     pytest.mark.spark,
@@ -157,8 +157,8 @@ def test_windows_before_those_asked_for_are_not_read() -> None:
         datasource.LessThan(("window_start",), at),
         datasource.EqualTo(("user",), "u1"),
     ]
-    assert _filters.window_from_us(asked) == int(later.timestamp()) * 1_000_000
-    assert _filters.window_from_us(asked[2:]) is None
+    assert filters.window_from_us(asked) == int(later.timestamp()) * 1_000_000
+    assert filters.window_from_us(asked[2:]) is None
 
 
 def test_columns_are_chosen_by_the_schema(session: Any, shop: Path) -> None:
@@ -189,12 +189,12 @@ def test_pins_of_batches_go_after_a_while(tmp_path: Path) -> None:
     directory = commit(clicks(50), tmp_path / "shop.penstock")
     state = str(directory / "state")
     part = Views(directory).snapshot().part("per_user")
-    pin = _pins.make(state, part, _pins.batch_name(part))
+    pin = pins.make(state, part, pins.batch_name(part))
     assert sum(one.num_rows for one in pin.part.read(pin.open())) == 3
     at = Path(pin.files).stat().st_mtime
-    _pins.drop_old(state, at + _pins.BATCH_SECONDS_MAX - 1)
+    pins.drop_old(state, at + pins.BATCH_SECONDS_MAX - 1)
     assert Path(pin.files).exists()
-    _pins.drop_old(state, at + _pins.BATCH_SECONDS_MAX + 1)
+    pins.drop_old(state, at + pins.BATCH_SECONDS_MAX + 1)
     assert not Path(pin.files).exists()
 
 

@@ -23,9 +23,9 @@ from tests.patience import wait_until
 from penstock.broker import BrokerProcess
 from penstock.client import Client, Reader, TransactionalProducer
 from penstock.errors import LimitError, UserError
-from penstock.spark import _sink
-from penstock.spark._arrow import for_spark
-from penstock.spark._options import Options
+from penstock.spark import sink as sink_module
+from penstock.spark.arrow import for_spark
+from penstock.spark.options import Options
 from penstock.wire.columns import Records
 
 pytestmark = [
@@ -66,7 +66,7 @@ def stored(address: str, topic: str) -> list[Any]:
 
 
 def sink(
-    address: str, topic: str, rows: pa.Table, kind: Any = _sink.StreamSink, **options: Any
+    address: str, topic: str, rows: pa.Table, kind: Any = sink_module.StreamSink, **options: Any
 ) -> Any:
     given = Options.of({"log": address, "topic": topic, **options}, "/")
     return kind(given, for_spark(rows.schema))
@@ -80,7 +80,7 @@ def numbers(start: int, stop: int) -> pa.Table:
 def query(monkeypatch: pytest.MonkeyPatch) -> str:
     """A stream of a new checkpoint."""
     name = next(_queries)
-    monkeypatch.setattr(_sink, "_query_id", lambda: name)
+    monkeypatch.setattr(sink_module, "_query_id", lambda: name)
     return name
 
 
@@ -126,7 +126,7 @@ def test_checkpoints_are_apart(
     rows = numbers(0, 5)
     writer = sink(broker.address, topic, rows)
     for name in (next(_queries), next(_queries)):
-        monkeypatch.setattr(_sink, "_query_id", lambda name=name: name)
+        monkeypatch.setattr(sink_module, "_query_id", lambda name=name: name)
         writer.commit([writer.write(iter(rows.to_batches()))], 0)
     assert len(stored(broker.address, topic)) == 10
 
@@ -161,7 +161,7 @@ def test_keys_are_those_that_pipelines_expect(
         (pa.array([timedelta(days=1)], pa.duration("us")), b"P1D"),
     ):
         rows = pa.table({"k": values, "n": [1]})
-        maker = _sink._Maker.of(
+        maker = sink_module._Maker.of(
             Options.of({"topic": topic, "key": "k"}, "/"), for_spark(rows.schema)
         )
         [records] = maker.records(rows.to_batches())
@@ -186,7 +186,7 @@ def test_partitions_that_there_are_not_are_refused(
 def test_a_write_is_all_or_nothing(broker: BrokerProcess, topic: str) -> None:
     """Tasks' transactions end together; those of a failed job are taken back."""
     rows = numbers(0, 20)
-    writer = sink(broker.address, topic, rows, _sink.BatchSink)
+    writer = sink(broker.address, topic, rows, sink_module.BatchSink)
     failed = [writer.write(iter(rows.slice(at, 10).to_batches())) for at in (0, 10)]
     writer.abort([*failed, None])
     assert stored(broker.address, topic) == []
@@ -206,7 +206,7 @@ def test_what_cannot_be_written_is_refused(
         sink(broker.address, topic, numbers(0, 1), key="m")
     with pytest.raises(UserError, match="'value' as STRING or BINARY; found bigint"):
         sink(broker.address, topic, pa.table({"value": [1]}))
-    monkeypatch.setattr(_sink, "BATCH_BYTES_MAX", 100)
+    monkeypatch.setattr(sink_module, "BATCH_BYTES_MAX", 100)
     with pytest.raises(LimitError, match="BATCH_BYTES_MAX"):
         sink(broker.address, topic, numbers(0, 90)).write(iter(numbers(0, 90).to_batches()))
 

@@ -21,8 +21,9 @@ import penstock as ps
 from penstock.broker import BrokerProcess
 from penstock.client import Client, Producer
 from penstock.serve import Views
-from penstock.spark import _changes, _topics
-from penstock.spark._options import Options
+from penstock.spark import changes as changes_module
+from penstock.spark import topics
+from penstock.spark.options import Options
 
 streaming = pytest.importorskip("pyspark.sql.streaming.datasource")
 
@@ -58,11 +59,11 @@ def applied(changes: Iterator[dict[str, Any]]) -> Counter[Any]:
     return Counter({row: n for row, n in left.items() if n})
 
 
-def stream_of(directory: Path, view: str = "per_page") -> _changes.ChangeStream:
-    from penstock.spark._arrow import for_spark
+def stream_of(directory: Path, view: str = "per_page") -> changes_module.ChangeStream:
+    from penstock.spark.arrow import for_spark
 
     options = Options.of({"view": view, "path": str(directory), "changes": "true"}, "/")
-    return _changes.ChangeStream(options, for_spark(_changes.change_schema(options)))
+    return changes_module.ChangeStream(options, for_spark(changes_module.change_schema(options)))
 
 
 def read(stream: Any, start: Any, end: Any) -> list[dict[str, Any]]:
@@ -74,7 +75,7 @@ def read(stream: Any, start: Any, end: Any) -> list[dict[str, Any]]:
 def test_a_difference_leads_from_one_table_to_the_other(old: list[Any], new: list[Any]) -> None:
     """With multiplicity, NULLs included, and with no row that doesn't matter."""
     before, after = (pa.table({"x": pa.array(one, pa.string())}) for one in (old, new))
-    found = _changes.difference(before, after).to_pylist()
+    found = changes_module.difference(before, after).to_pylist()
     came = Counter(row["x"] for row in found if row["_change_type"] == "insert")
     went = Counter(row["x"] for row in found if row["_change_type"] == "delete")
     assert (came, went) == (Counter(new) - Counter(old), Counter(old) - Counter(new))
@@ -165,11 +166,11 @@ def test_a_stream_of_spark_goes_on_where_it_was(session: Any, tmp_path: Path) ->
     assert any(row["_change_type"] == "delete" for row in rows)
 
 
-def topic_stream(broker: BrokerProcess, topic: str, **options: str) -> _topics.TopicStream:
-    from penstock.spark._arrow import for_spark
+def topic_stream(broker: BrokerProcess, topic: str, **options: str) -> topics.TopicStream:
+    from penstock.spark.arrow import for_spark
 
     given_ = Options.of({"topic": topic, "log": broker.address, **options}, "/")
-    return _topics.TopicStream(given_, for_spark(_topics.topic_schema(given_)))
+    return topics.TopicStream(given_, for_spark(topics.topic_schema(given_)))
 
 
 def test_a_topic_is_read_as_it_grows(broker: BrokerProcess) -> None:

@@ -20,7 +20,7 @@ from penstock.serve import Answer, Failure
 from penstock.serve.arrivals import Arrivals
 from penstock.state import MemoryStateFiles
 from penstock.web import create_app
-from penstock.web._api import ROWS_MAX
+from penstock.web.api import ROWS_MAX
 
 MINUTE_US = 60_000_000
 INSTANT = pa.timestamp("us", "UTC")

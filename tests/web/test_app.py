@@ -15,8 +15,8 @@ import pytest
 from tests.patience import PATIENCE_S
 
 from penstock.serve import Failure
-from penstock.web import _api, create_app
-from penstock.web._api import ROWS_MAX
+from penstock.web import api, create_app
+from penstock.web.api import ROWS_MAX
 
 
 def test_the_page_and_its_files_are_served_with_a_strict_policy(client: Any) -> None:
@@ -157,7 +157,7 @@ def test_a_view_that_takes_long_holds_up_only_itself(
     views: Any, shared: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever asks again for what is being read waits for the same reading; other views are answered."""
-    monkeypatch.setattr(_api, "READ_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(api, "READ_SECONDS_MAX", 0.2)
     go_on, read, table = threading.Event(), [], views.table
 
     def slow(name: str, **options: Any) -> pa.Table:
@@ -177,7 +177,7 @@ def test_a_view_that_takes_long_holds_up_only_itself(
                 assert "READ_SECONDS_MAX" in answer.json()["error"]
             assert (await client.get("/api/views/total")).json()["rows_total"] == 3
             go_on.set()
-            monkeypatch.setattr(_api, "READ_SECONDS_MAX", PATIENCE_S)
+            monkeypatch.setattr(api, "READ_SECONDS_MAX", PATIENCE_S)
             assert (await client.get("/api/views/load")).json()["rows_total"] == 6
             assert read == ["load", "total"], "one reading each"
 

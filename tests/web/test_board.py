@@ -14,8 +14,8 @@ from tests.serve.test_failures import texts
 from tests.web.pipelines import NOW, SINKS, WELL, Pipeline, Progress, S
 
 from penstock.cli.support.host import LateViews
-from penstock.web._metrics import metrics_text
 from penstock.web.board import ELSEWHERE, HISTORY_MAX, StatusBoard, split_ms
+from penstock.web.metrics import metrics_text
 
 
 def test_counts_are_the_committed_version_s() -> None:

@@ -26,7 +26,7 @@ from penstock.cli import main
 from penstock.engine.driver import Progress
 from penstock.engine.physical import compile_graph
 from penstock.web import Server, create_app
-from penstock.web._metrics import metrics_text
+from penstock.web.metrics import metrics_text
 
 
 @pytest.fixture

@@ -106,7 +106,7 @@ def test_a_password_opens_every_part_of_the_page(
     views: Any, shared: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, secure: bool
 ) -> None:
     """Nothing is answered without it, under any name; with it, any name of the machine is."""
-    monkeypatch.setattr("penstock.web._guard.WRONG_S", 0.0)
+    monkeypatch.setattr("penstock.web.guard.WRONG_S", 0.0)
     authority, tls = trustme.CA(), None
     if secure:
         made = authority.issue_cert("127.0.0.1")

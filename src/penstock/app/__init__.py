@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from penstock.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from penstock.app._app import App
+    from penstock.app.app import App
     from penstock.app.embedded import EmbeddedBroker, address_of
     from penstock.app.facts import Facts, Found, read_facts
     from penstock.app.nodes import read_graph
@@ -13,7 +13,7 @@ else:
     __getattr__ = lazy_names(
         __name__,
         {
-            "_app": ("App",),
+            "app": ("App",),
             "embedded": (
                 "EmbeddedBroker",
                 "address_of",

@@ -5,15 +5,13 @@
 docs/capture.md lists the guarantees, and docs/reference/capture.md describes the records.
 """
 
-from penstock.capture._capture import Capture
-from penstock.capture._database import Condition, Database, Kind, Settings, Snapshot, Stream
-from penstock.capture._kinds import kind_called
-from penstock.capture._metrics import serve_metrics
-from penstock.capture._output import Captured
-from penstock.capture._postgres import outbox
-from penstock.capture._progress import letters_topic
-from penstock.capture._sources import TableSource, from_address, mysql, postgres, source_of, sqlite
-from penstock.capture._status import (
+from penstock.capture.capture import Capture
+from penstock.capture.database import Condition, Database, Kind, Settings, Snapshot, Stream
+from penstock.capture.databases.postgres import outbox
+from penstock.capture.kinds import kind_called
+from penstock.capture.metrics import serve_metrics
+from penstock.capture.output import Captured
+from penstock.capture.overview import (
     Status,
     control,
     drop,
@@ -24,6 +22,8 @@ from penstock.capture._status import (
     status,
     token,
 )
+from penstock.capture.progress import letters_topic
+from penstock.capture.sources import TableSource, from_address, mysql, postgres, source_of, sqlite
 
 __all__ = [
     "Capture",

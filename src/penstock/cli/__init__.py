@@ -5,6 +5,6 @@ codes: 0 done, 1 it failed, 2 the command line is wrong. Commands import what th
 run, so that `penstock --help` answers at once.
 """
 
-from penstock.cli._main import main, program
+from penstock.cli.entry import main, program
 
 __all__ = ["main", "program"]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from penstock.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from penstock.files._ingest import Ingested, ingest
+    from penstock.files.ingesting import Ingested, ingest
 else:
-    __getattr__ = lazy_names(__name__, {"_ingest": ("Ingested", "ingest")})
+    __getattr__ = lazy_names(__name__, {"ingesting": ("Ingested", "ingest")})
 
 __all__ = ["Ingested", "ingest"]

@@ -1,8 +1,8 @@
 """The user's API: a program describes a graph of streams, tables, views and outputs."""
 
-from penstock.flow._collections import Grouped, Stream, Table, Windowed
 from penstock.flow.aggregates import AggregateCall
 from penstock.flow.app import Flow
+from penstock.flow.collections import Grouped, Stream, Table, Windowed
 from penstock.flow.functions import (
     aggregate,
     approx_count_distinct,

@@ -13,7 +13,6 @@ from penstock.core.names import also_at, built, place
 from penstock.core.schema import JSON, Schema, type_text
 from penstock.errors import FlowError
 from penstock.expr import Expression, compile_expression
-from penstock.flow._collections import Stream, Table
 from penstock.flow.checks import (
     check_changelog,
     check_columns,
@@ -24,6 +23,7 @@ from penstock.flow.checks import (
     check_schema,
     check_text,
 )
+from penstock.flow.collections import Stream, Table
 from penstock.flow.graph import (
     Changelog,
     Graph,

@@ -37,8 +37,8 @@ from penstock.core import vectors
 from penstock.core.schema import TIME_OF_DAY, TIMESTAMP, Schema
 from penstock.core.text.unscaled import unscaled_decimals
 from penstock.core.time import DAY_US, INSTANT_MAX_US, INSTANT_MIN_US
-from penstock.formats._json_slow import parse
 from penstock.formats.json import Decoded, JsonDecoder
+from penstock.formats.json_slow import parse
 from penstock.formats.members import MemberFinder, Texts
 from penstock.wire.columns import Records, gather_column, header
 

@@ -41,11 +41,11 @@ from penstock.core import vectors
 from penstock.core.literals import unscaled
 from penstock.core.schema import JSON, Field, Schema, type_text
 from penstock.errors import LimitError
-from penstock.formats import _json_kernel as kernel
-from penstock.formats._json_encode import arrow_buffer, bytes_of, encode_rows
-from penstock.formats._json_scan import DEPTH_MAX
-from penstock.formats._json_slow import BadRowError, RowReader
-from penstock.formats._json_text import PADDING, copy_text
+from penstock.formats import json_kernel as kernel
+from penstock.formats.json_encode import arrow_buffer, bytes_of, encode_rows
+from penstock.formats.json_scan import DEPTH_MAX
+from penstock.formats.json_slow import BadRowError, RowReader
+from penstock.formats.json_text import PADDING, copy_text
 from penstock.formats.payloads import compacted
 from penstock.formats.payloads.kernel import check_texts
 

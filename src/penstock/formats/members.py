@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.core.schema import Field, Schema
-from penstock.formats import _json_kernel as kernel
-from penstock.formats._json_members import find_members
-from penstock.formats._json_slow import BadRowError, parse, shown, spelled
+from penstock.formats import json_kernel as kernel
 from penstock.formats.json import compiled, key_table
+from penstock.formats.json_members import find_members
+from penstock.formats.json_slow import BadRowError, parse, shown, spelled
 
 __all__ = ["MemberFinder", "Members", "Texts"]
 

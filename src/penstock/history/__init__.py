@@ -8,7 +8,7 @@ Each record is there once: the table is taken at one snapshot, which says up to 
 covers the topic, and the log from there to its end, as committed, at the moment of the call.
 """
 
-from penstock.history._history import History
-from penstock.history._spark import Piece, log_pieces
+from penstock.history.history import History
+from penstock.history.spark import Piece, log_pieces
 
 __all__ = ["History", "Piece", "log_pieces"]

@@ -5,20 +5,20 @@ from typing import TYPE_CHECKING
 from penstock.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from penstock.registry._refusals import Refusal
-    from penstock.registry._served import registry_served
-    from penstock.registry._server import PASSWORD, PORT, RegistryServer
-    from penstock.registry._service import Registry
-    from penstock.registry._store import LogStore, MemoryStore, Store
+    from penstock.registry.refusals import Refusal
+    from penstock.registry.served import registry_served
+    from penstock.registry.server import PASSWORD, PORT, RegistryServer
+    from penstock.registry.service import Registry
+    from penstock.registry.store import LogStore, MemoryStore, Store
 else:
     __getattr__ = lazy_names(
         __name__,
         {
-            "_refusals": ("Refusal",),
-            "_served": ("registry_served",),
-            "_server": ("PASSWORD", "PORT", "RegistryServer"),
-            "_service": ("Registry",),
-            "_store": ("LogStore", "MemoryStore", "Store"),
+            "refusals": ("Refusal",),
+            "served": ("registry_served",),
+            "server": ("PASSWORD", "PORT", "RegistryServer"),
+            "service": ("Registry",),
+            "store": ("LogStore", "MemoryStore", "Store"),
         },
     )
 

@@ -12,18 +12,18 @@ from typing import Any
 from penstock.core.lazy import lazy_names
 
 NAMES = {  # administration needs none of the targets
-    "_control": ("drop", "pause", "resume", "status", "wait_for"),
-    "_metrics": ("serve_metrics", "sink_metrics"),
-    "_rebuilding": ("go_back", "rebuild"),
-    "_names": ("SILENT_MS", "letters_topic", "sink_phase"),
-    "_sink": ("Followed", "Sink"),
-    "_targets.address": ("TARGETS", "from_address", "is_address"),
-    "_targets.contract": (
+    "control": ("drop", "pause", "resume", "status", "wait_for"),
+    "metrics": ("serve_metrics", "sink_metrics"),
+    "rebuilding": ("go_back", "rebuild"),
+    "names": ("SILENT_MS", "letters_topic", "sink_phase"),
+    "sink": ("Followed", "Sink"),
+    "targets.address": ("TARGETS", "from_address", "is_address"),
+    "targets.contract": (
         *("BaseTarget", "Batch", "Choosing", "RefusedError", "Rows", "Sorting", "Switchable"),
         *("Target", "Unchanged"),
     ),
-    "_targets.kind": ("Address", "Facts", "Option", "Rebuilt", "TargetKind"),
-    "_targets.vectors": ("Match", "Vectors"),
+    "targets.kind": ("Address", "Facts", "Option", "Rebuilt", "TargetKind"),
+    "targets.vectors": ("Match", "Vectors"),
 }
 """Public names next to the targets' functions, by their modules."""
 _find = lazy_names(__name__, NAMES)

@@ -36,13 +36,13 @@ import pyarrow as pa
 from penstock.core.delta import PLACEHOLDER
 from penstock.core.schema import Schema
 from penstock.errors import FencedError, UserError
-from penstock.sinks._merging import Merging
-from penstock.sinks._targets.contract import Batch, Rows, Switchable, Target
+from penstock.sinks.merging import Merging
+from penstock.sinks.targets.contract import Batch, Rows, Switchable, Target
 
 __all__ = ["COLUMNS", "Simulation", "TargetContract", "killed_before"]
 
 COLUMNS: Final = Schema.parse("id BIGINT NOT NULL, name STRING")
-OWN_CODE: Final = str(Path(__file__).parent / "_targets")
+OWN_CODE: Final = str(Path(__file__).parent / "targets")
 LINES_MAX: Final = 300
 """Before which line a process is killed, at most; a write, a switch or an opening has fewer."""
 

@@ -37,7 +37,7 @@ def register(session: SparkSession) -> None:
     Raises:
         SetupError: the session's Spark is older than 4.3.
     """
-    from penstock.spark._source import source_at
+    from penstock.spark.source import source_at
 
     try:
         session.conf.set("spark.sql.python.filterPushdown.enabled", "true")

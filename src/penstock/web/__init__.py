@@ -8,29 +8,29 @@ from typing import TYPE_CHECKING
 from penstock.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from penstock.web._api import ViewSource
-    from penstock.web._app import create_app
-    from penstock.web._changes import changes_line
-    from penstock.web._guard import Guard
-    from penstock.web._server import (
+    from penstock.web.api import ViewSource
+    from penstock.web.app import create_app
+    from penstock.web.board import StatusBoard
+    from penstock.web.changes import changes_line
+    from penstock.web.console import Console
+    from penstock.web.guard import Guard
+    from penstock.web.health import Health, State, judge
+    from penstock.web.server import (
         PORT,
         MetricsServer,
         Server,
         check_password,
         is_loopback,
     )
-    from penstock.web.board import StatusBoard
-    from penstock.web.console import Console
-    from penstock.web.health import Health, State, judge
 else:
     __getattr__ = lazy_names(
         __name__,
         {
-            "_api": ("ViewSource",),
-            "_app": ("create_app",),
-            "_changes": ("changes_line",),
-            "_guard": ("Guard",),
-            "_server": ("PORT", "MetricsServer", "Server", "check_password", "is_loopback"),
+            "api": ("ViewSource",),
+            "app": ("create_app",),
+            "changes": ("changes_line",),
+            "guard": ("Guard",),
+            "server": ("PORT", "MetricsServer", "Server", "check_password", "is_loopback"),
             "console": ("Console",),
             "board": ("StatusBoard",),
             "health": ("Health", "State", "judge"),

@@ -9,11 +9,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.capture._postgres._encoder import Encoder
-from penstock.capture._postgres._pgoutput import Begin, Column, Relation
-from penstock.capture._postgres._plain import Changes, Place
-from penstock.capture._postgres._rows import Facts, Table
-from penstock.capture._postgres._types import Type
+from penstock.capture.databases.postgres.encoder import Encoder
+from penstock.capture.databases.postgres.pgoutput import Begin, Column, Relation
+from penstock.capture.databases.postgres.plain import Changes, Place
+from penstock.capture.databases.postgres.rows import Facts, Table
+from penstock.capture.databases.postgres.types import Type
 
 NOW_NS = 1_700_000_000_123_456_789
 EPOCH_US = 946_684_800_000_000

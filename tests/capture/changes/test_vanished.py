@@ -10,11 +10,11 @@ import pytest
 from tests.address import Address
 from tests.capture.sources import Source
 
-from penstock.capture._mysql import _server as mysql_server_module
-from penstock.capture._mysql import _stream as mysql_stream
-from penstock.capture._mysql._server import Server
-from penstock.capture._postgres import _stream as postgres_stream
-from penstock.capture._postgres._server import _server as postgres_server
+from penstock.capture.databases.mysql import server as mysql_server_module
+from penstock.capture.databases.mysql import stream as mysql_stream
+from penstock.capture.databases.mysql.server import Server
+from penstock.capture.databases.postgres import stream as postgres_stream
+from penstock.capture.databases.postgres.server import server as postgres_server
 from penstock.follow import follower
 
 

@@ -25,8 +25,8 @@ from tests.mariadb import MariaDB, mariadb
 from tests.patience import wait_until
 
 from penstock.capture import status, token
-from penstock.capture._mysql._server import Server
-from penstock.capture._progress import Log, State
+from penstock.capture.databases.mysql.server import Server
+from penstock.capture.progress import Log, State
 from penstock.errors import SetupError
 
 KILLS = rounds("PENSTOCK_CAPTURE_KILLS", quick=1, full=3)

@@ -23,8 +23,8 @@ from tests.effort import rounds
 from tests.patience import wait_until
 
 from penstock.capture import status
-from penstock.capture._postgres._server import Server
-from penstock.capture._progress import Log, State
+from penstock.capture.databases.postgres.server import Server
+from penstock.capture.progress import Log, State
 from penstock.errors import SetupError
 
 KILLS = rounds("PENSTOCK_CAPTURE_KILLS", quick=1, full=3)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.capture._postgres._server import Server
+from penstock.capture.databases.postgres.server import Server
 
 ORIGIN = (
     "SELECT pg_replication_origin_session_setup('the \"other\" one');\n"

@@ -10,7 +10,7 @@ from tests.capture.sources import PostgresSource
 from tests.patience import wait_until
 
 from penstock.capture import Capture, drop, snapshot
-from penstock.capture._postgres import _stream
+from penstock.capture.databases.postgres import stream
 from penstock.errors import SetupError
 
 PARTITIONED = (
@@ -77,7 +77,7 @@ def test_a_publication_that_leaves_something_out_is_refused(source, published, w
 def test_a_publication_that_is_changed_ends_the_capture(source, monkeypatch, change) -> None:
     """Changes are missing from then on; it doesn't go on, now or later."""
     source.execute(f"CREATE TABLE t (id int PRIMARY KEY); {PARTITIONED}")
-    monkeypatch.setattr(_stream, "STATUS_S", 0.1)
+    monkeypatch.setattr(stream, "STATUS_S", 0.1)
     capture, ended = source.capture("t", "p"), []
 
     def run() -> None:
@@ -104,7 +104,7 @@ def test_a_table_that_takes_another_one_s_name_is_read_at_once(source, monkeypat
     source.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t VALUES (1, 1), (2, 1)"
     )
-    monkeypatch.setattr(_stream, "STATUS_S", 0.1)
+    monkeypatch.setattr(stream, "STATUS_S", 0.1)
     with source.running("public.t") as capture:
         source.follows(capture, lambda: capture.done.phase == "streaming")
         source.execute(
@@ -122,7 +122,7 @@ def test_a_table_that_is_dropped_is_reported(source, monkeypatch, caplog) -> Non
     """The others are captured on; its records stay."""
     source.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY)")
     source.execute("INSERT INTO t VALUES (1)")
-    monkeypatch.setattr(_stream, "STATUS_S", 0.1)
+    monkeypatch.setattr(stream, "STATUS_S", 0.1)
     with source.running() as capture:
         source.follows(capture, lambda: capture.done.phase == "streaming")
         source.execute("DROP TABLE t")
@@ -251,7 +251,7 @@ def truth(source: PostgresSource) -> dict[int, object]:
 def test_rows_that_come_or_go_with_a_partition_are_captured(source, monkeypatch, commands) -> None:
     """The server sends nothing of them; the capture notices it, and reads the table again."""
     source.execute(NESTED)
-    monkeypatch.setattr(_stream, "STATUS_S", 0.1)
+    monkeypatch.setattr(stream, "STATUS_S", 0.1)
     with source.running("public.p") as capture:
         source.follows(capture, lambda: rows(source, "p") == truth(source))
         source.execute(commands)

@@ -13,15 +13,15 @@ import pyarrow as pa
 import pytest
 from tests.patience import PATIENCE_S
 
-from penstock.capture._chunked import Chunk, GoneError, Mark, Part, Rows, wrapped
-from penstock.capture._chunked._incremental import Changes
-from penstock.capture._chunked._queue import Chunks
-from penstock.capture._postgres._copy import split
-from penstock.capture._postgres._pgoutput import Column, Relation
-from penstock.capture._postgres._rows import Facts, Table
-from penstock.capture._postgres._snapshots import _chunks
-from penstock.capture._postgres._snapshots._blocks import rows_of
-from penstock.capture._postgres._types import Type
+from penstock.capture.chunked import Chunk, GoneError, Mark, Part, Rows, wrapped
+from penstock.capture.chunked.incremental import Changes
+from penstock.capture.chunked.queue import Chunks
+from penstock.capture.databases.postgres.copy import split
+from penstock.capture.databases.postgres.pgoutput import Column, Relation
+from penstock.capture.databases.postgres.rows import Facts, Table
+from penstock.capture.databases.postgres.snapshots import chunks as chunks_module
+from penstock.capture.databases.postgres.snapshots.blocks import rows_of
+from penstock.capture.databases.postgres.types import Type
 from penstock.errors import CorruptError
 
 TYPES = ("int4", "text", "bool", "float8", "numeric", "timestamp")
@@ -233,7 +233,7 @@ def test_a_snapshot_has_what_was_sent_before_also_while_others_are_read() -> Non
     changes, lacks = Changes(), Catalog("11", "11")
     changes.begin(10)
     changes.begin(11)
-    read = _chunks.Reader(lacks, "precise").read  # type: ignore[arg-type]
+    read = chunks_module.Reader(lacks, "precise").read  # type: ignore[arg-type]
     one, two = changes.mark(), changes.mark()
     assert read(Part("t"), (), ("9",), one) is None
     changes.begin(12)
@@ -246,7 +246,7 @@ def test_a_snapshot_has_what_was_sent_before_also_while_others_are_read() -> Non
 
 def test_changed_keys_are_bounded(monkeypatch) -> None:
     """Beyond the bound nothing is remembered: the chunks are read again."""
-    monkeypatch.setattr("penstock.capture._chunked._incremental.KEYS_MAX", 2)
+    monkeypatch.setattr("penstock.capture.chunked.incremental.KEYS_MAX", 2)
     changes = Changes()
     changes.begin(1)
     for key in (b"a", b"b", b"c"):

@@ -18,17 +18,18 @@ from tests.mariadb import pymysql
 from tests.patience import wait_until
 
 from penstock.capture import snapshot, status
-from penstock.capture._chunked import Mark, Part, _incremental
-from penstock.capture._mysql import _chunks, _database
-from penstock.capture._mysql._binlog import Places
+from penstock.capture.chunked import Mark, Part, incremental
+from penstock.capture.databases.mysql import chunks
+from penstock.capture.databases.mysql import database as database_module
+from penstock.capture.databases.mysql.binlog import Places
 
 KILLS = rounds("PENSTOCK_CAPTURE_KILLS", quick=3, full=8)
 SEEDS = rounds("PENSTOCK_CHUNK_SEEDS", quick=1, full=5)
 PROGRAM = """
 import sys
 from penstock.capture import Capture, _output
-from penstock.capture._chunked import _incremental
-from penstock.capture._mysql import _chunks, _database
+from penstock.capture.chunked import _incremental
+from penstock.capture.databases.mysql import _chunks, _database
 _output.STEP_BYTES, _output.IDLE_STORE_S = 4096, 0.1
 _chunks.CHUNK_ROWS, _database.LARGE_ROWS, _incremental.STEP_S = 20, 100, -1.0
 url, to, log = sys.argv[1:]
@@ -38,15 +39,15 @@ Capture(url, ["*"], to=to, log=log, partitions=3).run()
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch) -> None:
-    monkeypatch.setattr(_chunks, "CHUNK_ROWS", 20)
-    monkeypatch.setattr(_incremental, "STEP_S", -1.0)  # changes are looked for after each chunk
+    monkeypatch.setattr(chunks, "CHUNK_ROWS", 20)
+    monkeypatch.setattr(incremental, "STEP_S", -1.0)  # changes are looked for after each chunk
 
 
 @pytest.fixture(params=["place", "lock"])
 def _way(request, monkeypatch) -> None:
     """MariaDB says at which place a snapshot is; with MySQL the table is locked."""
     if request.param == "lock":
-        monkeypatch.setattr(_chunks.Reader, "_tells_place", False)
+        monkeypatch.setattr(chunks.Reader, "_tells_place", False)
 
 
 def is_read(source) -> bool:
@@ -62,7 +63,7 @@ def test_rows_that_change_after_a_chunk_was_read_keep_the_newer_value(
     source = mysql_source
     source.execute("CREATE TABLE t (a INT, b VARCHAR(20), v INT, PRIMARY KEY (a, b))")
     source.execute(f"INSERT INTO t VALUES {', '.join(f'({i}, {i}, 0)' for i in range(1, 11))}")
-    topic, rows_of = source.topic("t"), _chunks.Makes.rows
+    topic, rows_of = source.topic("t"), chunks.Makes.rows
 
     def late(*arguments: object) -> object:
         """The chunk was read, and isn't written until changes have been."""
@@ -72,7 +73,7 @@ def test_rows_that_change_after_a_chunk_was_read_keep_the_newer_value(
         source.follows(capture, lambda: len(source.records(topic)) == 18)
         return rows_of(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(_chunks.Makes, "rows", late)
+    monkeypatch.setattr(chunks.Makes, "rows", late)
     with source.running("t") as capture:
         source.follows(capture, lambda: capture.done.phase == "streaming")
         snapshot(source.name, ["t"], log=source.log, where="v < 100")
@@ -137,7 +138,7 @@ def test_values_of_chunks_are_those_of_the_first_snapshot(mysql_source, monkeypa
     for i, one in enumerate(ROWS):
         source.rows(f"INSERT INTO t VALUES ({i}, {one})")
     source.rows("INSERT INTO t(id) VALUES (2), (3)")
-    monkeypatch.setattr(_chunks, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 1000)
     source.run("t")
     snapshot(source.name, ["t"], log=source.log)
     with source.running("t") as capture:
@@ -179,7 +180,7 @@ def test_a_chunk_of_another_server_is_refused(mysql_source) -> None:
     source.execute("CREATE TABLE t (id INT PRIMARY KEY); INSERT INTO t VALUES (1)")
     part = Part(f"{source.database}.t", last=("1",))
     for system, count in ((f"7/{source.database}", 1), (f"8/{source.database}", None)):
-        reader = _chunks.Reader(source.url, "precise", Places("mysql-bin"), system)
+        reader = chunks.Reader(source.url, "precise", Places("mysql-bin"), system)
         try:
             if count is None:
                 with pytest.raises(ConnectionError, match="another server"):
@@ -261,7 +262,7 @@ def test_no_kill_loses_a_row_of_a_large_table(mysql_source, monkeypatch) -> None
         writer.join()
         process.kill()
         process.wait()
-    monkeypatch.setattr(_database, "LARGE_ROWS", 100)
+    monkeypatch.setattr(database_module, "LARGE_ROWS", 100)
     with source.running(partitions=3) as capture:
         source.follows(capture, lambda: capture.done.phase == "streaming")
         wait_until(lambda: not is_read(source))

@@ -13,13 +13,13 @@ from tests.capture.test_mysql import ROWS, TYPES
 from tests.effort import examples
 from tests.mariadb import pymysql
 
-from penstock.capture._mysql._charsets import Charset
-from penstock.capture._mysql._columns import Column, Definition
-from penstock.capture._mysql._server import Server
-from penstock.capture._mysql._snapshots import Makes, Packets, read
-from penstock.capture._mysql._texts import converter
-from penstock.capture._mysql._texts import read as read_value
-from penstock.capture._unread import Losses
+from penstock.capture.databases.mysql.charsets import Charset
+from penstock.capture.databases.mysql.columns import Column, Definition
+from penstock.capture.databases.mysql.server import Server
+from penstock.capture.databases.mysql.snapshots import Makes, Packets, read
+from penstock.capture.databases.mysql.texts import converter
+from penstock.capture.databases.mysql.texts import read as read_value
+from penstock.capture.unread import Losses
 from penstock.errors import CorruptError
 
 UTF8 = Charset()

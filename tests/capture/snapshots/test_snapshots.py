@@ -15,24 +15,25 @@ from click.testing import CliRunner
 from tests.patience import PATIENCE_S, wait_until
 
 from penstock.capture import drop, snapshot, status
-from penstock.capture._chunked import Mark, Part, _incremental, _queue
-from penstock.capture._chunked._queue import Chunks
-from penstock.capture._notifications import Notifications
-from penstock.capture._output import Captured, Output
-from penstock.capture._postgres._pgoutput import Begin
-from penstock.capture._postgres._server import Server
-from penstock.capture._postgres._snapshots import _chunks, _initial
-from penstock.capture._progress import Log
-from penstock.capture._schemas import Schemas
-from penstock.capture._snapshots import Progress
+from penstock.capture.chunked import Mark, Part, incremental, queue
+from penstock.capture.chunked.queue import Chunks
+from penstock.capture.databases.postgres.pgoutput import Begin
+from penstock.capture.databases.postgres.server import Server
+from penstock.capture.databases.postgres.snapshots import chunks as chunks_module
+from penstock.capture.databases.postgres.snapshots import initial
+from penstock.capture.notifications import Notifications
+from penstock.capture.output import Captured, Output
+from penstock.capture.progress import Log
+from penstock.capture.snapshots import Progress
+from penstock.capture.table_schemas import Schemas
 from penstock.cli import main
 from penstock.errors import SetupError, UserError
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch) -> None:
-    monkeypatch.setattr(_chunks, "CHUNK_ROWS", 20)
-    monkeypatch.setattr(_incremental, "STEP_S", -1.0)  # changes are looked for after each chunk
+    monkeypatch.setattr(chunks_module, "CHUNK_ROWS", 20)
+    monkeypatch.setattr(incremental, "STEP_S", -1.0)  # changes are looked for after each chunk
 
 
 def replayed(source, topic: str) -> dict[object, object]:
@@ -58,7 +59,7 @@ def test_rows_that_change_after_a_chunk_was_read_keep_the_newer_value(source, mo
     """DBLog's window: what the chunk lacks is dropped from it, whatever it did to the row."""
     source.execute("CREATE TABLE t (a int, b text, v int, PRIMARY KEY (a, b))")
     source.execute("INSERT INTO t SELECT i, 'it''s ' || i, 0 FROM generate_series(1, 10) i")
-    topic, rows_of = f"{source.name}.public.t", _chunks.rows_of
+    topic, rows_of = f"{source.name}.public.t", chunks_module.rows_of
 
     def late(*arguments: object) -> object:
         """The chunk was read, and isn't written until changes have been."""
@@ -70,7 +71,7 @@ def test_rows_that_change_after_a_chunk_was_read_keep_the_newer_value(source, mo
         source.follows(capture, lambda: len(source.records(topic)) == 18)
         return rows_of(*arguments)
 
-    monkeypatch.setattr(_chunks, "rows_of", late)
+    monkeypatch.setattr(chunks_module, "rows_of", late)
     with source.running("t") as capture:
         source.follows(capture, lambda: capture.done.phase == "streaming")
         snapshot(source.name, ["t"], log=source.log, where="v < 100")
@@ -89,7 +90,7 @@ def test_changes_of_another_table_leave_a_chunk_s_rows_alone(source, monkeypatch
     source.execute(
         "INSERT INTO t SELECT i, 0 FROM generate_series(1, 10) i; INSERT INTO u VALUES (5, 0)"
     )
-    topic, rows_of = f"{source.name}.both", _chunks.rows_of
+    topic, rows_of = f"{source.name}.both", chunks_module.rows_of
 
     def late(*arguments: object) -> object:
         source.execute("UPDATE u SET v = 1")
@@ -97,7 +98,7 @@ def test_changes_of_another_table_leave_a_chunk_s_rows_alone(source, monkeypatch
         source.follows(capture, lambda: len(source.records(topic)) == 13)
         return rows_of(*arguments)
 
-    monkeypatch.setattr(_chunks, "rows_of", late)
+    monkeypatch.setattr(chunks_module, "rows_of", late)
     monkeypatch.setattr(type(source), "tables", {"public.t": topic, "public.u": topic})
     with source.running(to=None, name=source.name) as capture:
         source.follows(capture, lambda: capture.done.phase == "streaming")
@@ -146,12 +147,14 @@ def test_a_chunk_that_is_read_within_a_transaction_does_not_end_the_wait(source)
 
 def test_reads_end_though_the_server_doesn_t(source, monkeypatch) -> None:
     """A process of the server that hangs isn't waited for."""
-    monkeypatch.setattr(_queue, "CLOSE_S", 0.2)
+    monkeypatch.setattr(queue, "CLOSE_S", 0.2)
     source.execute("CREATE TABLE t (a int PRIMARY KEY); INSERT INTO t VALUES (1)")
     with psycopg.connect(source.url) as holder:
         holder.execute("LOCK TABLE t")
         marked = {"mark": lambda: Mark(0), "ready": lambda: None}
-        chunks = Chunks([_chunks.Reader(Server(source.url), "precise")], Part("public.t"), **marked)
+        chunks = Chunks(
+            [chunks_module.Reader(Server(source.url), "precise")], Part("public.t"), **marked
+        )
         query = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
         [(pid,)] = wait_until(lambda: source.rows(query))
         os.kill(pid, signal.SIGSTOP)
@@ -173,7 +176,7 @@ def test_a_server_with_few_connections_is_read_by_those_that_there_are(source) -
     source.execute(f"GRANT SELECT ON t TO {source.database}")
     url, ready = source.server.url(source.database, source.database), threading.Event()
     part = Part("public.t")
-    readers = [_chunks.Reader(Server(url), "precise") for _ in range(3)]
+    readers = [chunks_module.Reader(Server(url), "precise") for _ in range(3)]
     chunks = Chunks(readers, part, mark=lambda: Mark(0), ready=ready.set)
     keys: list[bytes] = []
     try:
@@ -196,7 +199,7 @@ def test_a_table_that_is_rewritten_loses_no_rows(source) -> None:
     source.execute("INSERT INTO t SELECT i, i FROM generate_series(1, 30) i")
     waiting = "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 't'::regclass"
     server, part = Server(source.url), Part("public.t")
-    reader = _chunks.Reader(server, "precise")
+    reader = chunks_module.Reader(server, "precise")
     reads: tuple[Callable[[], object], ...] = (
         lambda: reader.opened(part).last,
         lambda: reader.end(Part("public.t", last=("30",)), ()),
@@ -221,14 +224,14 @@ def test_a_table_that_is_rewritten_before_it_is_read_is_read_as_it_is(source, mo
     """To the snapshot it is empty: another one is taken. A partition's rows are its table's."""
     source.execute("CREATE TABLE t (id int, v int, PRIMARY KEY (id)) PARTITION BY RANGE (id)")
     source.execute("CREATE TABLE p PARTITION OF t DEFAULT; INSERT INTO t VALUES (1, 10), (2, 20)")
-    read, left = _initial.Snapshot.read, ["ALTER TABLE t ALTER v TYPE text"]
+    read, left = initial.Snapshot.read, ["ALTER TABLE t ALTER v TYPE text"]
 
     def later(*arguments: Any) -> Any:
         if left:
             source.execute(left.pop())
         return read(*arguments)
 
-    monkeypatch.setattr(_initial.Snapshot, "read", later)
+    monkeypatch.setattr(initial.Snapshot, "read", later)
     source.run("t")
     rows = [value["after"] for _, value in source.records(f"{source.name}.public.t")]
     assert rows == [{"id": 1, "v": "10"}, {"id": 2, "v": "20"}]
@@ -236,7 +239,7 @@ def test_a_table_that_is_rewritten_before_it_is_read_is_read_as_it_is(source, mo
 
 def test_a_large_table_is_read_in_chunks_that_go_on_after_a_restart(source, monkeypatch) -> None:
     """Each row is read once, over several runs, while it changes; at the end the tables are equal."""
-    monkeypatch.setattr(_initial, "LARGE_ROWS", 100)
+    monkeypatch.setattr(initial, "LARGE_ROWS", 100)
     source.execute("CREATE TABLE t (id text PRIMARY KEY, v int)")
     source.execute("INSERT INTO t SELECT md5(i::text), 0 FROM generate_series(1, 200) i; ANALYZE t")
     topic, end = f"{source.name}.public.t", threading.Event()
@@ -271,7 +274,7 @@ def test_a_large_table_is_read_in_chunks_that_go_on_after_a_restart(source, monk
 @pytest.mark.slow
 def test_a_large_table_that_is_read_anew_loses_what_is_gone(source, monkeypatch) -> None:
     """Once its last chunk is written: keys that no row and no change has had since then are deleted."""
-    monkeypatch.setattr(_initial, "LARGE_ROWS", 10)
+    monkeypatch.setattr(initial, "LARGE_ROWS", 10)
     source.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
     source.execute("INSERT INTO t SELECT i, 0 FROM generate_series(1, 50) i; ANALYZE t")
     topic, ask = f"{source.name}.public.t", {"log": source.log}

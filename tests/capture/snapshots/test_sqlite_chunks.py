@@ -10,7 +10,7 @@ import pytest
 from tests.patience import PATIENCE_S
 
 from penstock.capture import snapshot, status, token
-from penstock.capture._sqlite import _chunks
+from penstock.capture.databases.sqlite import chunks
 from penstock.errors import UserError
 
 SEEDS = 4
@@ -18,7 +18,7 @@ SEEDS = 4
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch) -> None:
-    monkeypatch.setattr(_chunks, "CHUNK_ROWS", 7)
+    monkeypatch.setattr(chunks, "CHUNK_ROWS", 7)
 
 
 def materialized(records: list[tuple[Any, Any]]) -> dict[tuple[Any, ...], tuple[Any, ...]]:

@@ -16,7 +16,7 @@ from penstock.errors import FlowError, SchemaError, UserError
 from penstock.serve.catalogs.types import JSON as PG_JSON
 from penstock.serve.catalogs.types import encode_column, type_named
 from penstock.serve.views import Snapshot
-from penstock.web._json import table_json
+from penstock.web.jsons import table_json
 
 PAYLOADS: list[Any] = [
     {"a": [1, 2.50], "b": {"c": "ü"}}, "text", [], 7, None, True, {"a": 2**63}, '{"a":1}', [None],

@@ -10,7 +10,7 @@ from tests.serve.committing import clicks, commit
 
 from penstock.errors import QueryError
 from penstock.serve import Views
-from penstock.serve.characters._function import characters
+from penstock.serve.characters.function import characters
 
 FIXED = (
     ("TIMESTAMP", "2026-01-02 15:04:05.678901", "YYYY-MM-DD HH24:MI:SS.MS", "2026-01-02 15:04:05.678"),

@@ -11,9 +11,9 @@ import pytest
 
 from penstock.client import Client
 from penstock.errors import FencedError, UserError
-from penstock.sinks import Sink, _body, elasticsearch, from_address, tantivy
-from penstock.sinks._targets.contract import RefusedError
-from penstock.sinks._targets.tantivy import STATE_FILE, TIMESTAMP, _check_instants
+from penstock.sinks import Sink, body, elasticsearch, from_address, tantivy
+from penstock.sinks.targets.contract import RefusedError
+from penstock.sinks.targets.tantivy import STATE_FILE, TIMESTAMP, _check_instants
 
 module = pytest.importorskip("tantivy", reason="tantivy is not installed")
 SCHEMA = "id BIGINT NOT NULL, name STRING, amount DECIMAL(10, 2), at TIMESTAMP, tags ARRAY<STRING>"
@@ -166,7 +166,7 @@ def test_elasticsearch_ignores_what_an_older_process_writes(elastic, topic) -> N
     held = []
     old._target.write = lambda batch, offsets: held.append(batch) if len(batch) else None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_body, "STEP_OFFSETS", 1)
+        patch.setattr(body, "STEP_OFFSETS", 1)
         old.run(until=lambda done: done.lag == 0)
     del old._target.write
     old._target.open(old.name, old._rows)

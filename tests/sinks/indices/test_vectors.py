@@ -18,7 +18,7 @@ from penstock.client import Client
 from penstock.errors import CorruptError, UserError
 from penstock.sinks import Sink, Vectors, from_address, rebuild
 from penstock.sinks import vectors as target
-from penstock.sinks._targets import vectors as module
+from penstock.sinks.targets import vectors as module
 
 pytest.importorskip("usearch", reason="usearch is not installed")
 SCHEMA = "id BIGINT NOT NULL, name STRING, at ARRAY<FLOAT>"
@@ -165,7 +165,7 @@ def test_it_is_rebuilt_with_other_columns(tmp_path, topic) -> None:
 KILLED = """
 import os, signal, sys, threading
 from penstock.sinks import Sink, _body, vectors
-from penstock.sinks._targets import vectors as module
+from penstock.sinks.targets import vectors as module
 _body.STEP_OFFSETS, module.SAVED_CHANGES = 7, 20
 path, topic, log, after = sys.argv[1:]
 left = [int(after)]

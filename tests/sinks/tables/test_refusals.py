@@ -11,7 +11,7 @@ from penstock.client.letters.dead_letters import DeadLetters, Where
 from penstock.client.topic_admin import TopicAdmin
 from penstock.errors import UserError
 from penstock.sinks import Sink, pause, resume, sqlite
-from penstock.sinks._letters import Letters
+from penstock.sinks.letters import Letters
 
 SCHEMA = "id BIGINT NOT NULL, name STRING"
 TRIGGERS = {

@@ -20,8 +20,8 @@ from penstock.client.letters.dead_letters import DeadLetters, Where
 from penstock.core.delta import PLACEHOLDER as P
 from penstock.core.schema import Schema
 from penstock.sinks import Sink, http, kafka, parquet, redis
-from penstock.sinks._merging import Merging
-from penstock.sinks._targets.contract import RefusedError, Rows
+from penstock.sinks.merging import Merging
+from penstock.sinks.targets.contract import RefusedError, Rows
 
 SCHEMA = "id BIGINT NOT NULL, n BIGINT NOT NULL, body STRING, note STRING NOT NULL"
 ROWS = "SELECT id, n, body, note FROM users ORDER BY id"

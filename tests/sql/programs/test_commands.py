@@ -9,7 +9,7 @@ import orjson
 import pytest
 from click.testing import CliRunner, Result
 
-from penstock.cli._main import main
+from penstock.cli.entry import main
 from penstock.cli.support.cases import cases_of
 from penstock.errors import UserError
 

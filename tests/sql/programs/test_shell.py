@@ -24,7 +24,7 @@ from tests.patience import PATIENCE_S
 from tests.serve.committing import clicks, commit
 
 from penstock.broker import BrokerProcess
-from penstock.cli._main import main
+from penstock.cli.entry import main
 from penstock.cli.pipelines.sql import _converse
 from penstock.cli.support.shell import Shell, TopicTables, ViewTables
 from penstock.client import Client, Producer

@@ -102,7 +102,7 @@ def _pipeline(app: str, *, as_json: bool) -> None:
     )
     known = board.status()
     if as_json:
-        from penstock.web._json import dumps
+        from penstock.web.jsons import dumps
 
         click.echo(dumps(known).decode())
         return

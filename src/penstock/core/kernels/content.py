@@ -1,8 +1,9 @@
 """A key for what a kernel means: equal keys have equal machine code, wherever they were compiled.
 
 It stands for the function's bytecode and constants, the values of the globals that it uses, the kernels that
-it calls, its signature and its options. Comments, names of files and times are no part of it. For this,
-nothing of Numba is imported.
+it calls, its signature and its options; and for its module's name, from which Numba imports the function when
+it loads the code. Comments, names of files and times are no part of it. For this, nothing of Numba is
+imported.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def text_of(value: Any) -> str:
         case FunctionType():
             assert value.__closure__ is None, "a kernel's values are globals, which have names"
             shown = text_of(value.__defaults__ or ())
-            return f"def {value.__name__}{shown}{_code(value.__code__, value.__doc__)}"
+            return f"def {value.__module__}.{value.__qualname__}{shown}{_code(value.__code__, value.__doc__)}"
         case CodeType():
             return _code(value, None)
         case tuple():

@@ -20,7 +20,6 @@ import pyarrow as pa
 
 from penstock.core.schema import Field, Schema
 from penstock.errors import SchemaError
-from penstock.formats.avro._rows import HEAD_BYTES, Rows, as_column
 from penstock.formats.avro.reading import (
     Avro,
     AvroDecoder,
@@ -29,6 +28,7 @@ from penstock.formats.avro.reading import (
     fitting,
     reading_of,
 )
+from penstock.formats.avro.rows import HEAD_BYTES, Rows, as_column
 from penstock.formats.changelog import EMPTIED, ChangelogDecoder, Changes, Gathered
 from penstock.formats.json import Decoded
 from penstock.formats.members import Texts

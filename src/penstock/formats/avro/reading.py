@@ -33,8 +33,8 @@ from penstock.core.schema import (
 )
 from penstock.core.time import DAY_US, INSTANT_MAX_US, INSTANT_MIN_US
 from penstock.errors import SchemaError
-from penstock.formats.avro._names import Names
-from penstock.formats.avro._rows import Rows, as_column
+from penstock.formats.avro.names import Names
+from penstock.formats.avro.rows import Rows, as_column
 from penstock.formats.json import Decoded
 from penstock.wire.columns import gather_column
 

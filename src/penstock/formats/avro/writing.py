@@ -17,10 +17,10 @@ import pyarrow as pa
 from penstock.core.literals import uuid_texts
 from penstock.core.schema import TIME_OF_DAY, TIMESTAMP, UUID, Field, Schema
 from penstock.errors import LimitError
-from penstock.formats._json_encode import arrow_buffer, bytes_of
-from penstock.formats._pieces import Pieces, joined
-from penstock.formats.avro import _kernels as kernels
+from penstock.formats.avro import kernels
 from penstock.formats.avro.schemas import avro_schema
+from penstock.formats.json_encode import arrow_buffer, bytes_of
+from penstock.formats.pieces import Pieces, joined
 
 __all__ = ["AvroEncoder", "decimal_bytes", "encode_columns", "headed"]
 

@@ -17,8 +17,6 @@ import orjson
 import pyarrow as pa
 
 from penstock.core import vectors
-from penstock.formats._json_encode import arrow_buffer
-from penstock.formats._pieces import Pieces, joined
 from penstock.formats.avro.writing import encode_columns as encode_avro
 from penstock.formats.avro.writing import headed
 from penstock.formats.connect.avro import encoder
@@ -26,6 +24,8 @@ from penstock.formats.connect.columns import RecordReader, texts_of
 from penstock.formats.connect.json_schema import json_schema_of
 from penstock.formats.connect.parts import Avro, Losses
 from penstock.formats.connect.protobuf import protobuf_of
+from penstock.formats.json_encode import arrow_buffer
+from penstock.formats.pieces import Pieces, joined
 from penstock.formats.protobuf import schemas
 from penstock.formats.protobuf.writing import FIRST_MESSAGE
 from penstock.formats.protobuf.writing import encode_columns as encode_protobuf

@@ -20,11 +20,11 @@ import pyarrow.compute as pc
 from penstock.core import vectors
 from penstock.core.schema import INTERVAL, JSON, TIME_OF_DAY, TIMESTAMP, Field, Schema
 from penstock.core.time import DAY_US
-from penstock.formats._json_encode import arrow_buffer
-from penstock.formats.connect import _kernels as kernels
+from penstock.formats.connect import kernels
 from penstock.formats.connect.avro import ZEROS
 from penstock.formats.connect.parts import Avro, fields_of, inner
 from penstock.formats.json import JsonDecoder
+from penstock.formats.json_encode import arrow_buffer
 from penstock.formats.members import Texts
 
 __all__ = ["RecordReader", "texts_of"]

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from penstock.core.kernels import BLOCK, njit, types
 from penstock.core.kernels.copying import called, copy_plain, inlined
-from penstock.formats._json_scan import skip_space, skip_value
-from penstock.formats._words import HIGH_BITS, ONES, U8_IN, U8_OUT, U64, trailing_zeros, word
+from penstock.formats.json_scan import skip_space, skip_value
+from penstock.formats.words import HIGH_BITS, ONES, U8_IN, U8_OUT, U64, trailing_zeros, word
 
 PADDING = BLOCK  # bytes that the output has beyond the text: blocks are written whole
 

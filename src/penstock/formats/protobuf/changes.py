@@ -7,7 +7,7 @@ from typing import Literal
 
 from penstock.core.schema import Schema
 from penstock.formats.avro import HeadedChangelogDecoder, Lookup, envelope_schema, key_schema
-from penstock.formats.protobuf._messages import File
+from penstock.formats.protobuf.messages import File
 from penstock.formats.protobuf.reading import ProtobufDecoder
 
 __all__ = ["ProtobufChangelogDecoder"]

@@ -1,6 +1,6 @@
 """Protobuf's binary encoding to columns, by the schemas of a registry.
 
-Each message is walked once for all fields that are columns (`_kernels.find_fields`); what lies in it, such as
+Each message is walked once for all fields that are columns (`kernels.find_fields`); what lies in it, such as
 a message or an array, is walked the same way, for all records together. A record that isn't what its
 schema says is bad, and no other. The sources are "Encoding" of Protobuf's documentation, and Confluent's wire
 format: a zero byte, the schema's id in four bytes, and which message of the file it is.
@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from penstock.core.schema import Schema
 from penstock.errors import SchemaError
-from penstock.formats.avro._rows import Rows
 from penstock.formats.avro.reading import UNKNOWN_IDS_MAX, Lookup
+from penstock.formats.avro.rows import Rows
 from penstock.formats.json import Decoded
-from penstock.formats.protobuf._messages import File, Found, Message, message_of, said
+from penstock.formats.protobuf.messages import File, Found, Message, message_of, said
 
 __all__ = ["ProtobufDecoder"]
 

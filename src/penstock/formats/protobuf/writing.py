@@ -16,10 +16,10 @@ import pyarrow as pa
 from penstock.core.literals import uuid_texts
 from penstock.core.schema import INTERVAL, TIME_OF_DAY, TIMESTAMP, UUID, Schema
 from penstock.errors import LimitError
-from penstock.formats._json_encode import arrow_buffer, bytes_of
-from penstock.formats._pieces import Pieces, joined
 from penstock.formats.avro.writing import decimal_bytes
-from penstock.formats.protobuf import _kernels as kernels
+from penstock.formats.json_encode import arrow_buffer, bytes_of
+from penstock.formats.pieces import Pieces, joined
+from penstock.formats.protobuf import kernels
 from penstock.formats.protobuf.schemas import protobuf_schema
 from penstock.schemas.protos import ProtoField, ProtoMessage
 

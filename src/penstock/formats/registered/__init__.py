@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from penstock.core.schema import Schema
 from penstock.formats.avro import Avro, AvroChangelogDecoder, Lookup
-from penstock.formats.avro._rows import HEAD_BYTES, Rows
+from penstock.formats.avro.rows import HEAD_BYTES, Rows
 from penstock.formats.changelog import ChangelogDecoder, Changes
 from penstock.formats.members import Texts
 from penstock.formats.protobuf import ProtobufChangelogDecoder

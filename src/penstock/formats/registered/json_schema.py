@@ -28,8 +28,8 @@ from penstock.core.schema import (
     type_text,
 )
 from penstock.errors import SchemaError
-from penstock.formats.avro._rows import HEAD_BYTES, Rows
 from penstock.formats.avro.reading import UNKNOWN_IDS_MAX, Lookup
+from penstock.formats.avro.rows import HEAD_BYTES, Rows
 from penstock.formats.json import Decoded, JsonDecoder, encode_rows
 
 __all__ = ["JsonSchemaDecoder", "JsonSchemaEncoder", "json_schema"]

@@ -4,6 +4,6 @@ https://www.postgresql.org/docs/16/functions-formatting.html. DuckDB has `strfti
 formats are others; dashboards and reports for PostgreSQL write this one.
 """
 
-from penstock.serve.characters._function import add_function
+from penstock.serve.characters.function import add_function
 
 __all__ = ["add_function"]

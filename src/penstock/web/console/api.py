@@ -36,11 +36,11 @@ from starlette.routing import Route
 
 from penstock.core.time import duration_us, moment_us
 from penstock.errors import PenstockError, UserError
-from penstock.web._json import dumps
 from penstock.web.console.avro import AvroTexts
 from penstock.web.console.lag import GROUPS_MAX, LagHistory
 from penstock.web.console.log import LogView, Marks, letter_ids, where_of
 from penstock.web.console.records import PAGE_MAX, Wanted
+from penstock.web.jsons import dumps
 
 WORKERS: Final = 4  # threads that ask a broker: a page asks for two things at a time
 BODY_BYTES_MAX: Final = 8 << 20  # of a change: a record's value and more

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.capture import Database, Kind, Settings
-from penstock.capture._sqlite import SQLITE
+from penstock.capture.databases.sqlite import SQLITE
 
 
 def _sqlite(url: str) -> str:

@@ -1,5 +1,0 @@
-"""MySQL and MariaDB: changes from the binary log, rows in a transaction whose place in it is known."""
-
-from penstock.capture._mysql._kind import MYSQL
-
-__all__ = ["MYSQL"]
