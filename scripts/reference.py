@@ -1,5 +1,5 @@
 """Writes what is made from the program: parts of docs/, of docstrings, `--help` and declarations of kinds,
-and the stubs of packages whose names are declared by modules of theirs.
+the stubs of packages whose names are declared by modules of theirs, and public names that have come.
 
 .venv/bin/python scripts/reference.py             # writes them into the pages
 .venv/bin/python scripts/reference.py --check     # says which pages are out of date
@@ -10,18 +10,21 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
-SINKS = DOCS.parent / "src/penstock/sinks/__init__.pyi"
-sys.path.insert(0, str(DOCS / "_site"))
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+SINKS = ROOT / "src/penstock/sinks/__init__.pyi"
+sys.path[:0] = [str(DOCS / "_site"), str(ROOT)]
 
 
 def outdated() -> dict[Path, str]:
     """The pages and stubs whose generated parts aren't what the program gives, and what they should be."""
     from generated import written
+    from tests.test_public_names import LIST
 
     found = {page: page.read_text() for page in sorted(DOCS.rglob("*.md"))}
     made = {page: written(text) for page, text in found.items()}
     found[SINKS], made[SINKS] = SINKS.read_text() if SINKS.exists() else "", sinks_stub()
+    found[LIST], made[LIST] = LIST.read_text(), names_listed(LIST.read_text())
     return {page: text for page, text in made.items() if text != found[page]}
 
 
@@ -37,11 +40,18 @@ def sinks_stub() -> str:
     return "\n".join(["# Written by scripts/reference.py.", *lines, ""])
 
 
+def names_listed(listed: str) -> str:
+    """The list of public names with those that have come; a name that is gone stays, and fails its test."""
+    from tests.test_public_names import public_names
+
+    return "\n".join([*sorted({*listed.split(), *public_names()}), ""])
+
+
 def main() -> int:
     """Writes or checks; the exit code is 1 where a page to check is out of date."""
     pages = outdated()
     for page, text in pages.items():
-        print(page.relative_to(DOCS.parent))
+        print(page.relative_to(ROOT))
         if "--check" not in sys.argv[1:]:
             page.write_text(text)
     return 1 if pages and "--check" in sys.argv[1:] else 0

@@ -289,6 +289,7 @@ TARGET_TABLES: Final[dict[str, tuple[str, ...]]] = {
     "guarantees": ("target", "function", "exactly once"),
     "transactions": ("target", "exactly once", "an older process"),
     "loading": ("target", "loading", "other processes"),
+    "unchanged": ("target", "a value that is left out"),
     "rebuilds": ("target", "new table", "how it replaces the live one", "old table"),
     "addresses": ("target", "address", "table", "options", "extra"),
 }
@@ -307,6 +308,8 @@ def targets(table: str) -> str:
                 return facts.exactly_once, facts.older_process
             case "loading":
                 return facts.loading, facts.others
+            case "unchanged":
+                return (facts.left_out,)
             case "rebuilds":
                 return facts.rebuilt.new, facts.rebuilt.replaced, facts.rebuilt.old
             case _:

@@ -28,21 +28,6 @@ from penstock.core.schema import Field, Schema
 from penstock.sinks.targets.contract import Batch, Rows
 from penstock.sinks.targets.http import Web
 
-NAMES = [
-    "postgres",
-    "mysql",
-    "sqlite",
-    "duckdb",
-    "redis",
-    "tantivy",
-    "vectors",
-    "elastic",
-    "opensearch",
-    "iceberg",
-    "delta",
-    "parquet",
-    "kafka",
-]
 _numbers = itertools.count()
 
 
@@ -83,37 +68,49 @@ class Kind:
         return self.adapt(target)
 
 
-def kind(name: str, request: pytest.FixtureRequest, path: Path) -> Kind:
+Maker = Callable[[Any], Kind]
+KINDS: dict[str, tuple[Maker, str]] = {}
+"""By name: what makes a new, empty target, and the fixture that it is given: a server, or an empty folder."""
+
+
+def kind_of(fixture: str) -> Callable[[Maker], Maker]:
+    """Adds a kind to those that the tests of the contract run for: `_redis` makes one of the kind `redis`.
+
+    Args:
+        fixture: what the function is given.
+    """
+
+    def add(make: Maker) -> Maker:
+        KINDS[make.__name__[1:]] = (make, fixture)
+        return make
+
+    return add
+
+
+def kind(name: str, request: pytest.FixtureRequest) -> Kind:
     """A new, empty one."""
-    maker = globals()[f"_{name}"]
-    fixture = FIXTURES.get(name)
-    found: Kind = maker(path if fixture is None else request.getfixturevalue(fixture))
-    return found
+    make, fixture = KINDS[name]
+    return make(request.getfixturevalue(fixture))
 
 
-FIXTURES = {
-    "postgres": "server",
-    "mysql": "mysql_server",
-    "redis": "empty",
-    "elastic": "elastic",
-    "opensearch": "opensearch",
-    "kafka": "log",
-}
 QUERY = "SELECT id, name FROM users"
 
 
+@kind_of("server")
 def _postgres(server: Postgres) -> Kind:
     name = f"kind{next(_numbers)}"
     server.execute(f"CREATE DATABASE {name}")
     return Kind(server.url(name), "users", lambda: dict(server.rows(QUERY, name)))
 
 
+@kind_of("mysql_server")
 def _mysql(server: MariaDB) -> Kind:
     name = f"kind{next(_numbers)}"
     server.rows(f"CREATE DATABASE {name}")
     return Kind(server.url(name), "users", lambda: dict(server.rows(QUERY, name)), steps=40)
 
 
+@kind_of("tmp_path")
 def _sqlite(path: Path) -> Kind:
     def rows() -> dict[int, str | None]:
         with contextlib.closing(sqlite3.connect(path / "target.sqlite")) as one:
@@ -122,6 +119,7 @@ def _sqlite(path: Path) -> Kind:
     return Kind(str(path / "target.sqlite"), "users", rows)
 
 
+@kind_of("tmp_path")
 def _duckdb(path: Path) -> Kind:
     def rows() -> dict[int, str | None]:
         with duckdb.connect(str(path / "target.duckdb")) as one:
@@ -130,6 +128,7 @@ def _duckdb(path: Path) -> Kind:
     return Kind(str(path / "target.duckdb"), "users", rows)
 
 
+@kind_of("empty")
 def _redis(server: RedisServer) -> Kind:
     def rows() -> dict[int, str | None]:
         found = [server.client.hgetall(key) for key in server.client.keys("users:*")]
@@ -143,6 +142,7 @@ def _redis(server: RedisServer) -> Kind:
     return Kind(server.url, "users", rows, wait=wait)
 
 
+@kind_of("tmp_path")
 def _tantivy(path: Path) -> Kind:
     module = pytest.importorskip("tantivy", reason="tantivy is not installed")
 
@@ -192,6 +192,7 @@ def vector_of(name: str) -> list[float]:
     return [math.cos(angle), math.sin(angle), 0.5]
 
 
+@kind_of("tmp_path")
 def _vectors(path: Path) -> Kind:
     pytest.importorskip("usearch", reason="usearch is not installed")
     folder = path / "users.vectors"
@@ -211,13 +212,15 @@ def _vectors(path: Path) -> Kind:
     return Kind(address, "", rows, is_alone=True, adapt=_Embedded)
 
 
-def _elastic(elastic: Elastic) -> Kind:
+@kind_of("elastic")
+def _elasticsearch(elastic: Elastic) -> Kind:
     def rows() -> dict[int, str | None]:
         return {one["id"]: one.get("name") for one in elastic.rows("users").values()}
 
     return Kind(f"elasticsearch+{elastic.url}", "users", rows, is_exact=False)
 
 
+@kind_of("opensearch")
 def _opensearch(url: str) -> Kind:
     name = f"users{next(_numbers)}"
 
@@ -231,6 +234,7 @@ def _opensearch(url: str) -> Kind:
     return Kind(f"opensearch+{url}", name, rows, is_exact=False, steps=40)
 
 
+@kind_of("tmp_path")
 def _iceberg(path: Path) -> Kind:
     catalogs = pytest.importorskip("pyiceberg.catalog", reason="pyiceberg is not installed")
     path /= "lake.iceberg"
@@ -249,6 +253,7 @@ def _iceberg(path: Path) -> Kind:
     return Kind(str(path), "shop.users", rows, steps=30)
 
 
+@kind_of("tmp_path")
 def _delta(path: Path) -> Kind:
     module = pytest.importorskip("deltalake", reason="deltalake is not installed")
 
@@ -260,6 +265,7 @@ def _delta(path: Path) -> Kind:
     return Kind(str(path / "users.delta"), "", rows, is_alone=True, steps=40)
 
 
+@kind_of("tmp_path")
 def _parquet(path: Path) -> Kind:
     def rows() -> dict[int, str | None]:
         if not list(path.glob("users.parquet/**/*.parquet")):
@@ -279,6 +285,7 @@ def _parquet(path: Path) -> Kind:
     return Kind(address, "", rows, is_alone=True, keeps=False, steps=40)
 
 
+@kind_of("log")
 def _kafka(log: str) -> Kind:
     topic = f"kind{next(_numbers)}"
 

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -84,14 +83,21 @@ def change(topic: Any, random_: random.Random, rows: dict[int, str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1_800)
-def test_every_target_equals_the_topic_after_kills(
-    request, topic, seed: int, tmp_path: Path
-) -> None:
+def test_every_target_equals_the_topic_after_kills(request, topic, seed: int) -> None:
     """One process writes them, and is killed while rows change; Redis and MariaDB are killed, too."""
     random_, rows = random.Random(seed), {}
     with hook() as web:
-        names = ["mysql", "sqlite", "duckdb", "redis", "tantivy", "elastic", "delta", "parquet"]
-        found = {n: kinds.kind(n, request, tmp_path) for n in names} | {"http": web}
+        names = [
+            "mysql",
+            "sqlite",
+            "duckdb",
+            "redis",
+            "tantivy",
+            "elasticsearch",
+            "delta",
+            "parquet",
+        ]
+        found = {n: kinds.kind(n, request) for n in names} | {"http": web}
         job = orjson.dumps([topic.name, topic.log, [(k.address, k.table) for k in found.values()]])
         servers = [request.getfixturevalue(one) for one in ("cache", "mysql_server")]
         for kill in range(KILLS):

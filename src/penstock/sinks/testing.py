@@ -25,6 +25,7 @@ import os
 import random
 import secrets
 import sys
+import unittest
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -37,7 +38,7 @@ from penstock.core.delta import PLACEHOLDER
 from penstock.core.schema import Schema
 from penstock.errors import FencedError, UserError
 from penstock.sinks.merging import Merging
-from penstock.sinks.targets.contract import Batch, Rows, Switchable, Target
+from penstock.sinks.targets.contract import Batch, RefusedError, Rows, Switchable, Target
 
 __all__ = ["COLUMNS", "Simulation", "TargetContract", "killed_before"]
 
@@ -308,6 +309,20 @@ class TargetContract:
         assert (target.unchanged == "kept") == self.keeps
         assert isinstance(target, Switchable) == self.switches
         assert all(issubclass(one, Exception) for one in target.passing)
+
+    def test_a_change_that_leaves_a_value_out_needs_its_row(self) -> None:
+        """Else it is refused, and nothing is written. Where it is, the value stays, also written twice."""
+        if not self.keeps:
+            raise unittest.SkipTest("it keeps no values that an update leaves out")
+        one = Simulation(self, 0)
+        one.changes += [(1, "a"), (2, "b"), (1, PLACEHOLDER), (3, "c"), (4, "d"), (9, PLACEHOLDER)]
+        one.write(one.target, 0, 2)
+        one.write(one.target, 2, 4)
+        one.write(one.target, 2, 4)
+        with _raises((RefusedError,)):
+            one.write(one.target, 4 if self.is_exact else 5, 6)
+        one.target.close()
+        assert self.rows() == {1: "a", 2: "b", 3: "c"}
 
     def test_offsets_count_where_there_are_no_changes(self) -> None:
         """Such as those of a transaction's markers, at the latest with the next changes."""

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import base64
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import orjson
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.sinks import kinds
-from tests.sinks.kinds import Kind
 from tests.sinks.test_forwarding import hook
 
 from penstock.client import Client, Reader
 from penstock.client.letters.dead_letters import DeadLetters, Where
 from penstock.core.delta import PLACEHOLDER as P
-from penstock.core.schema import Schema
 from penstock.sinks import Sink, http, kafka, parquet, redis
-from penstock.sinks.merging import Merging
-from penstock.sinks.targets.contract import RefusedError, Rows
 
 SCHEMA = "id BIGINT NOT NULL, n BIGINT NOT NULL, body STRING, note STRING NOT NULL"
 ROWS = "SELECT id, n, body, note FROM users ORDER BY id"
@@ -72,34 +64,6 @@ def test_a_row_that_is_not_there_is_a_dead_letter(place, topic) -> None:
         reasons = [one.reason for one in dead.letters(Where())]
     assert all("the change leaves out body as unchanged; found none" in one for one in reasons)
     assert place.rows(ROWS) == [(0, 2, "a", "x"), (6, 5, "e", "u")]
-
-
-@pytest.fixture(params=[name for name in kinds.NAMES if name not in ("parquet", "kafka")])
-def kind(request, tmp_path: Path) -> Kind:
-    """A new target of each kind that keeps values."""
-    return kinds.kind(request.param, request, tmp_path)
-
-
-def test_a_target_refuses_a_change_of_a_row_that_it_does_not_have(kind: Kind) -> None:
-    """And has the row of before after the same change was written twice."""
-    target, rows = (
-        kind.make(),
-        Rows("topic", Schema.parse("id BIGINT NOT NULL, name STRING"), ("id",)),
-    )
-
-    def batch(at: int, *some: tuple[int, str]) -> Any:
-        columns = pa.RecordBatch.from_pylist([{"id": i, "name": n} for i, n in some])
-        gone = np.zeros(len(some), np.bool_)
-        return Merging(rows, target).merged(columns, gone, np.arange(at, at + len(some)), 0)
-
-    target.open("sink", rows)
-    target.write(batch(0, (1, "a"), (2, "b")), {0: 2})
-    for _ in range(2):
-        target.write(batch(2, (1, P), (3, "c")), {0: 4})
-    with pytest.raises(RefusedError, match=r"leaves out .*name.* as unchanged"):
-        target.write(batch(4, (9, P)), {0: 5})
-    target.close()
-    assert kind.rows() == {1: "a", 2: "b", 3: "c"}
 
 
 TYPES = (

@@ -447,6 +447,7 @@ KINDS: Final = (
             older_process="only the newest process writes offsets",
             loading="bulk requests",
             others="can search; should not write these documents",
+            left_out="is read from the target, and written again",
             rebuilt=Rebuilt(
                 new="`TABLE-000002`, with the alias `TABLE__new`",
                 replaced="one request changes the aliases. `TABLE` must be an alias, as it is where the sink "

@@ -228,6 +228,7 @@ KINDS: Final = (
             guarantee="no: at least once, each change with an id that doesn't change",
             exactly_once="no: at least once",
             loading="NDJSON, or one by one",
+            left_out='isn\'t in `row`; `"unchanged": ["body"]` names the columns',
         ),
     ),
 )

@@ -241,6 +241,8 @@ KINDS: Final = (
             older_process="is fenced by its transactional id",
             loading="batches",
             others="can read committed data",
+            left_out="makes the record a dead letter, as compaction would remove the earlier value. In a "
+            "topic without compaction (`compact=False`), it is the placeholder, with a warning",
         ),
     ),
 )

@@ -52,6 +52,7 @@ class Facts:
         older_process: what becomes of a process that another one has taken over from.
         loading: how rows are written.
         others: what other processes can do meanwhile.
+        left_out: what becomes of a value that an update leaves out, as `unchanged` of its targets says.
         rebuilt: by a rebuild; the default says that it can't be.
     """
 
@@ -60,6 +61,7 @@ class Facts:
     older_process: str = ""
     loading: str = ""
     others: str = ""
+    left_out: str = "makes the record a dead letter"
     rebuilt: Rebuilt = Rebuilt()
 
 

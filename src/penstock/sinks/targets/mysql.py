@@ -441,6 +441,7 @@ KINDS: Final = (
             older_process="is refused: each transaction checks its epoch under a row lock",
             loading="a temporary table, then one `DELETE`, one `UPDATE` and one `INSERT`",
             others="can read and write",
+            left_out="isn't written",
             rebuilt=Rebuilt(
                 new="`TABLE__new`",
                 replaced="one `RENAME TABLE`, between two transactions; after a kill in between, the next "

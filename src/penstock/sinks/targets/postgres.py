@@ -330,6 +330,7 @@ KINDS: Final = (
             older_process="is refused: each transaction checks its epoch under a row lock",
             loading="COPY into a temporary table, then one `DELETE` and one `INSERT … ON CONFLICT`",
             others="can read and write",
+            left_out="isn't written",
             rebuilt=RENAMED,
         ),
     ),

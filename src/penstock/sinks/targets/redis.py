@@ -481,6 +481,7 @@ KINDS: Final = (
             older_process="is refused: `WATCH` on the key with the epoch",
             loading="`HSET` or `SET`, in one pipeline",
             others="can read; should not write these keys",
+            left_out="isn't written (`hash`), or is read from the target, and written again (`json`)",
             rebuilt=Rebuilt(
                 new="keys that begin with `users__new` instead of `users`",
                 replaced="one `MULTI … EXEC` renames all keys; it blocks the server for about a second per "

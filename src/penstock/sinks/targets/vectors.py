@@ -530,6 +530,7 @@ KINDS: Final = (
             older_process="the directory belongs to one process",
             loading="documents or rows by key",
             others="can search",
+            left_out="is read from the target, and written again",
             rebuilt=FOLDER_RENAMED,
         ),
     ),

@@ -205,6 +205,7 @@ KINDS: Final = (
             "read",
             loading="Parquet files",
             others="can read",
+            left_out="is read from the target, and written again",
             rebuilt=FOLDER_RENAMED,
         ),
     ),

@@ -398,6 +398,7 @@ KINDS: Final = (
             older_process="a new owner creates a snapshot; commits that are based on an earlier one fail",
             loading="Parquet files",
             others="can read and write",
+            left_out="is read from the target, and written again",
             rebuilt=Rebuilt(
                 new="the branch `penstock_new` of the table",
                 replaced="one commit makes it the table's current snapshot. New columns are added to the "

@@ -367,6 +367,8 @@ KINDS: Final = (
             older_process="the directory belongs to one process",
             loading="Parquet files",
             others="can read",
+            left_out="is the placeholder, with a warning: the files have all changes, and their readers know "
+            "the earlier value",
             rebuilt=FOLDER_RENAMED,
         ),
     ),
