@@ -22,7 +22,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from penstock.errors import SetupError, UserError
 
-__all__ = ["Broken", "Listed", "Option", "Registry", "read_options"]
+__all__ = ["Broken", "Listed", "Option", "Registry", "loaded", "read_options"]
 
 
 class _Named(Protocol):
@@ -234,17 +234,24 @@ class Registry(Generic[K]):
             return known
 
     def _checked(self, point: EntryPoint, distribution: str) -> Listed[K] | Broken:
-        try:
-            found: Any = point.load()
-        except Exception as error:  # noqa: BLE001 - it is code of others
-            reason = f"{type(error).__name__}: {error}"
-            return Broken(point.name, distribution, reason.strip())
+        found = loaded(point)
+        if isinstance(found, Broken):
+            return found
         if not isinstance(found, self._of) or found.name != point.name:
             shown = f"one called {found.name!r}" if isinstance(found, self._of) else repr(found)
             what = f"a {self._of.__name__} called {point.name!r}"
             reason = f"expected {point.value} to be {what}; found {shown}"
             return Broken(point.name, distribution, reason)
         return Listed(found, distribution)
+
+
+def loaded(point: EntryPoint) -> Any:
+    """What an entry point stands for; `Broken` where it can't be loaded."""
+    try:
+        return point.load()
+    except Exception as error:  # noqa: BLE001 - it is code of others
+        reason = f"{type(error).__name__}: {error}"
+        return Broken(point.name, _distribution(point), reason.strip())
 
 
 def _distribution(point: EntryPoint) -> str:

@@ -1,10 +1,12 @@
 """The operator of a kind: a pipeline's record names it, so that it is read without its program.
 
 An operator's module has the name of its kind, `"table join"` is in `table_join.py`, and is imported when it
-is needed: a reader of one view needs one or two of them. Another package names its operators by entry points:
+is needed: a reader of one view needs one or two of them. Another distribution names its own by entry points:
 
     [project.entry-points."penstock.operators"]
     "my kind" = "my_package.my_module:MyOperator"
+
+One that can't be loaded is an error where its kind is read, and nowhere else.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ from typing import Any, Final
 import orjson
 
 from penstock.core.names import known_names
-from penstock.errors import CorruptError
+from penstock.errors import CorruptError, SetupError
 from penstock.ops.operator import KINDS, Operator
+from penstock.plugins import Broken, loaded
 
 __all__ = ["load_operators", "operator_from_spec"]
 
@@ -35,6 +38,7 @@ def operator_from_spec(spec: Mapping[str, Any]) -> Operator:
 
     Raises:
         CorruptError: there is no such operator.
+        SetupError: another distribution has it, and can't be loaded.
     """
     return _made(orjson.dumps(spec))
 
@@ -51,6 +55,7 @@ def _class(kind: str) -> type[Operator]:
 
     Raises:
         CorruptError: there is none.
+        SetupError: another distribution has it, and can't be loaded.
     """
     if kind not in KINDS:
         _import(kind)
@@ -58,7 +63,8 @@ def _class(kind: str) -> type[Operator]:
         load_operators()
         raise CorruptError(
             f"expected one of the operators {known_names(sorted(KINDS))}; found {kind!r}. Use the release of "
-            "Penstock that wrote it, or rebuild the state from the log with --rebuild"
+            "Penstock that wrote it, install the plugin that has it, or rebuild the state from the log with "
+            "--rebuild"
         )
     return KINDS[kind]
 
@@ -70,8 +76,15 @@ def _import(kind: str) -> None:
         if module.rpartition(".")[2] == name:
             import_module(module)
             return
-    for one in entry_points(group=ENTRY_POINTS, name=kind):
-        one.load()
+    for point in entry_points(group=ENTRY_POINTS, name=kind):
+        found = loaded(point)
+        if isinstance(found, Broken):
+            raise SetupError(f"expected the operator {kind!r}; found that {found}")
+        if kind not in KINDS:
+            raise SetupError(
+                f"expected {point.value}, an entry point of {ENTRY_POINTS}, to be an operator of the kind "
+                f"{kind!r}; found {found!r}"
+            )
 
 
 @functools.cache
@@ -97,6 +110,6 @@ def load_operators() -> dict[str, type[Operator]]:
     """
     for module in _modules():
         import_module(module)
-    for one in entry_points(group=ENTRY_POINTS):
-        one.load()
+    for point in entry_points(group=ENTRY_POINTS):
+        loaded(point)
     return {kind: one for kind, one in KINDS.items() if one.__module__.startswith(f"{PACKAGE}.")}
