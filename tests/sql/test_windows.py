@@ -11,7 +11,7 @@ import duckdb
 import pytest
 
 import penstock as ps
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, SchemaError
 from penstock.sql import SqlFlow
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -129,6 +129,26 @@ def test_what_is_refused(program: str, said: str) -> None:
     with pytest.raises(PenstockError, match="expected") as error:
         app.sql(program)
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("table", "said", "at"),
+    [
+        ("TUMBLE(s, at, INTERVAL 0 SECONDS)", "expected a window longer than nothing", "TUMBLE"),
+        ("SLIDE(s, at, INTERVAL 400 DAYS)", "of at most 366 days", "SLIDE"),
+        ("TUMBLE(s, at, INTERVAL 1 DAY, late => 'kept')", "found late='kept'", "count"),
+    ],
+)
+def test_what_windows_are_refused_is_shown_in_the_query(table: str, said: str, at: str) -> None:
+    """Also what the windows of Python check, which know no text."""
+    app = SqlFlow("shop")
+    app.sql("CREATE STREAM s (x STRING, at TIMESTAMP, WATERMARK FOR at)")
+    query = f"SELECT count(*) AS n FROM {table} GROUP BY window_end"
+    with pytest.raises(SchemaError) as error:
+        app.view("v", sql=query)
+    message = str(error.value)
+    assert message.startswith(f"the view 'v': line 1, column {query.index(at) + 1}: expected ")
+    assert said in message
 
 
 def test_windows_of_a_time_that_is_no_column() -> None:

@@ -6,6 +6,7 @@
     queries      a query's tree -> relations
     subqueries   scalar subqueries, IN, EXISTS, ANY, ALL
     sources      FROM and JOIN
+    tables       what stands for a table in FROM: TUMBLE and its like
     aggregation  GROUP BY
     ordering     ORDER BY with LIMIT, DISTINCT ON
     rules        VALUES, conditions on now()

@@ -15,7 +15,7 @@ from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import SqlglotError
 
 from penstock.core.text.carets import line_and_column
-from penstock.errors import SchemaError
+from penstock.errors import FlowError, SchemaError
 from penstock.expr.walks import nodes_of
 from penstock.sql.text.wording import marked
 
@@ -45,13 +45,21 @@ class PlacedQueryError(SchemaError):
 
 @contextlib.contextmanager
 def within(tree: exp.Expr) -> Iterator[None]:
-    """What is wrong here is wrong with a part of a query, unless a smaller part is known."""
+    """What is wrong here is wrong with a part of a query, unless a smaller part is known.
+
+    Raises:
+        SchemaError: also for what a function of `flow` refuses, in its words for SQL.
+    """
     try:
         yield
     except SchemaError as error:
         if error.at is None:
             error.at = _begin(tree)
         raise
+    except FlowError as error:
+        failure = SchemaError(error.in_sql or str(error))
+        failure.at = _begin(tree)
+        raise failure from None
 
 
 def placed(error: SchemaError, text: str, dialect: str) -> SchemaError:
