@@ -8,6 +8,16 @@ Each step cuts its input into chunks at random, prepares, combines and cuts them
 bytes, lets each shard step from a reopened state, and does it a second time, with other chunks: both
 attempts must give the same bytes. Every version's state is checked and cleared of what it doesn't need.
 Now and then a state on several shards is cut into another number, which must make no difference.
+
+Rows of a stream with event time have `$time` and `$watermark`, and each step a frontier. `Arriving` makes
+them:
+
+    run = Contract(operator, timed=True)           # the event time of what it gives is compared, too
+    stream = Arriving(run, SCHEMA, lateness_us=5)
+    stream.step([(time, row), …])                  # in any order of time
+    assert run.total() == reference(stream.in_time, stream.frontier_us)
+
+`few_rows(monkeypatch)` makes merges of states of few rows.
 """
 
 from __future__ import annotations
@@ -20,6 +30,7 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from penstock.core.delta import TIME, WATERMARK, WEIGHT, followed
 from penstock.core.keys import shards_of
@@ -27,12 +38,13 @@ from penstock.core.vectors import packed
 from penstock.ops import NO_TIME, Context, operator_from_spec
 from penstock.ops.recut import recut
 from penstock.ops.state import Shared
+from penstock.ops.windows import NOTHING_YET_US
 from penstock.state import MemoryStateFiles, vacuum
 from penstock.state.layout import hashes
 from penstock.state.runs import Writer
 from penstock.state.trace import Trace
 
-__all__ = ["Contract", "counted", "delta"]
+__all__ = ["Arriving", "Contract", "counted", "delta", "few_rows"]
 
 RECUT = 0.2  # of the steps
 MICROS = pa.timestamp("us", "UTC")
@@ -84,6 +96,22 @@ def counted(table: pa.Table | pa.RecordBatch, *, timed: bool = False) -> Counter
     for row, weight in zip(zip(*columns, strict=True), weights, strict=True):
         found[row] += weight
     return Counter({row: n for row, n in found.items() if n})
+
+
+def few_rows(patch: pytest.MonkeyPatch, piece_rows: int = 16) -> None:
+    """Makes runs, pieces and fuel of states so small that a few rows make many merges."""
+    sizes = {
+        "TINY_ROWS": 2,
+        "FUEL_MIN": 1,
+        "FUEL_PER_ROW": 2,
+        "LINK_ROWS_MIN": 2,
+        "FAN_IN": 3,
+        "PIECE_ROWS_MIN": min(4, piece_rows // 2),
+        "PIECE_ROWS_MAX": piece_rows,
+    }
+    for name, value in sizes.items():
+        patch.setattr(f"penstock.state.trace.{name}", value)
+    patch.setattr("penstock.state.runs.PIECE_ROWS_MAX", piece_rows)
 
 
 class Contract:
@@ -251,6 +279,44 @@ class Contract:
         if found.changes is None:
             return found
         return replace(found, changes=pa.concat_tables([found.changes, *found.more]), more=())
+
+
+class Arriving:
+    """The first port's stream, of one partition: a row is late that lies too far behind one before it.
+
+    Args:
+        run: of the operator.
+        schema: of the rows.
+        lateness_us: how far a row may lie behind the newest one before it.
+        correct_us: how much further, where the operator takes late rows as well.
+
+    Attributes:
+        in_time: the rows so far that aren't late, each with its time.
+        frontier_us: behind the last step.
+    """
+
+    def __init__(
+        self, run: Contract, schema: pa.Schema, lateness_us: int, correct_us: int = 0
+    ) -> None:
+        self._run, self._schema = run, schema
+        self._lateness_us, self._correct_us = lateness_us, correct_us
+        self.in_time: list[tuple[int, Any]] = []
+        self.frontier_us = NO_TIME
+
+    def step(self, batch: Sequence[tuple[int, Any]]) -> None:
+        """Runs one batch of rows, each with its time, and checks which of them are late."""
+        marks, late = [], []
+        for i, (time_us, row) in enumerate(batch):
+            marks.append(max(self.frontier_us, NOTHING_YET_US))  # as sources give them
+            if time_us < marks[-1] - self._correct_us:
+                late.append(i)
+            else:
+                self.in_time.append((time_us, row))
+            self.frontier_us = max(self.frontier_us, time_us - self._lateness_us)
+        times, rows = [time for time, _ in batch], [row for _, row in batch]
+        table = delta(self._schema, rows, times=times, marks=marks)
+        self._run.step([table], [self.frontier_us])
+        assert self._run.late == [late]
 
 
 def _content(trace: Trace) -> pa.Table:

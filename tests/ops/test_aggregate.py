@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.effort import examples
+from tests.ops.contract import few_rows
 
 from penstock.core.keys import hash_columns
 from penstock.errors import CorruptError, FlowError, SchemaError
@@ -39,10 +40,7 @@ LATENESS = 7
 def _small_runs():
     """Runs, pieces and fuel so small that a few rows make many merges."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in [("TINY_ROWS", 2), ("FUEL_MIN", 1), ("FUEL_PER_ROW", 2), ("LINK_ROWS_MIN", 2),
-                            ("PIECE_ROWS_MIN", 4), ("PIECE_ROWS_MAX", 16), ("FAN_IN", 3)]:  # fmt: skip
-            patch.setattr(trace, name, value)
-        patch.setattr("penstock.state.runs.PIECE_ROWS_MAX", 16)
+        few_rows(patch)
         yield
 
 

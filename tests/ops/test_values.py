@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.effort import examples
-from tests.ops.contract import Contract, counted, delta
+from tests.ops.contract import Contract, counted, delta, few_rows
 from tests.ops.reads import count_reads
 
 from penstock.core.delta import TIME
@@ -28,7 +28,7 @@ from penstock.ops import (
     WindowedAggregate,
     partials,
 )
-from penstock.state import MemoryStateFiles, ordered, trace
+from penstock.state import MemoryStateFiles, ordered
 
 TYPES = {"x": pa.int64(), "j": pa.int32(), "v": pa.float64(), "s": pa.string()}
 TYPES |= {"d": pa.decimal128(30, 1)}
@@ -172,10 +172,7 @@ def test_what_is_read_is_enough(
     """Rows come and go, in runs of few rows and with hashes that collide: a recomputation at every step."""
     chance = random.Random(seed)
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in [("TINY_ROWS", 2), ("FUEL_MIN", 1), ("FUEL_PER_ROW", 2), ("LINK_ROWS_MIN", 2),
-                            ("PIECE_ROWS_MIN", 3), ("PIECE_ROWS_MAX", 6)]:  # fmt: skip
-            patch.setattr(trace, name, value)
-        patch.setattr("penstock.state.runs.PIECE_ROWS_MAX", 6)
+        few_rows(patch, 6)
         patch.setattr(ordered, "READ_ROWS", 1)
         patch.setattr(ordered, "READ_TIMES", 2)
         if is_weak:

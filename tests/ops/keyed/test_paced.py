@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.effort import examples
-from tests.ops.contract import Contract, delta
+from tests.ops.contract import Contract, delta, few_rows
 
 from penstock.ops import NO_TIME
 from penstock.ops.keyed.paced import Paced
-from penstock.state import trace
 
 INPUT = pa.schema([("k", pa.string()), ("n", pa.int64())])
 
@@ -23,8 +22,7 @@ INPUT = pa.schema([("k", pa.string()), ("n", pa.int64())])
 @pytest.fixture(autouse=True)
 def _small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs and fuel so small that a few rows make merges."""
-    for name, value in [("TINY_ROWS", 2), ("FUEL_MIN", 1), ("FUEL_PER_ROW", 2), ("FAN_IN", 3)]:
-        monkeypatch.setattr(trace, name, value)
+    few_rows(monkeypatch)
 
 
 row = st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 3))

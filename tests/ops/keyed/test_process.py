@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.effort import examples
-from tests.ops.contract import Contract, delta
+from tests.ops.contract import Arriving, Contract, delta
 
 import penstock as ps
 from penstock.errors import FlowError
-from penstock.ops import NO_TIME
 from penstock.ops.keyed.process import Process
 
 TS = pa.timestamp("us", "UTC")
@@ -104,27 +103,20 @@ row = st.tuples(st.integers(-40, 150), st.sampled_from("abc"), st.integers(1, 3)
 def test_a_function_sees_rows_in_order_of_time(batches: list[Any], shards: int, seed: int) -> None:
     """What comes out is what the sorted rows give at once; timers go off on time, late rows are told."""
     run = WithFunction(shards=shards, chance=random.Random(seed))
-    newest, there = NO_TIME, []
+    stream = Arriving(run, INPUT, LATENESS)
     instants: set[tuple[int, str]] = set()
     for batch in batches:
-        rows, times, marks = [], [], []
+        rows = []
         for at, k, n in batch:
             if (at, k) in instants:  # the order of rows of one instant is nobody's business
                 continue
             instants.add((at, k))
-            mark = newest - LATENESS if newest > NO_TIME else NO_TIME
-            newest = max(newest, at)
-            rows.append((k, n))
-            times.append(at)
-            marks.append(mark)
-            if at >= mark:
-                there.append((at, k, n))
-        until = newest - LATENESS if newest > NO_TIME else NO_TIME
-        run.step([delta(INPUT, rows, times=times, marks=marks)], [until])
+            rows.append((at, (k, n)))
+        stream.step(rows)
         plain = Counter(
             {(at, k, what, n, us(t)): c for (at, k, what, n, t), c in run.total().items()}
         )
-        assert plain == naive(there, until)
+        assert plain == naive([(at, *row) for at, row in stream.in_time], stream.frontier_us)
 
 
 MISTAKES = [

@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.effort import examples, rounds
-from tests.ops.contract import Contract, counted, delta
+from tests.ops.contract import Contract, counted, delta, few_rows
 from tests.ops.reads import count_reads
 
 from penstock.core.keys import hash_columns
 from penstock.core.vectors import packed, sortable
 from penstock.ops import NO_TIME, Context, routed
 from penstock.ops.keyed.top import Top
-from penstock.state import MemoryStateFiles, ordered, trace
+from penstock.state import MemoryStateFiles, ordered
 
 INPUT = pa.schema([("k", pa.string()), ("n", pa.int64()), ("tags", pa.list_(pa.string()))])
 
@@ -158,10 +158,7 @@ def test_what_is_read_is_enough(
     """Of all types, in runs of few rows and with hashes that collide: the first rows of a sort of all."""
     chance = random.Random(seed)
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in [("TINY_ROWS", 2), ("FUEL_MIN", 1), ("FUEL_PER_ROW", 2), ("LINK_ROWS_MIN", 2),
-                            ("PIECE_ROWS_MIN", 3), ("PIECE_ROWS_MAX", 6)]:  # fmt: skip
-            patch.setattr(trace, name, value)
-        patch.setattr("penstock.state.runs.PIECE_ROWS_MAX", 6)
+        few_rows(patch, 6)
         patch.setattr(ordered, "READ_ROWS", 1)
         if is_weak:
             patch.setattr(routed, "hash_columns", lambda columns, n: hash_columns(columns, n) % 2)

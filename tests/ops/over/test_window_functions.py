@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.effort import examples
-from tests.ops.contract import Contract, counted, delta
+from tests.ops.contract import Contract, counted, delta, few_rows
 from tests.ops.reads import count_reads
 
 from penstock.core.keys import hash_columns
@@ -21,7 +21,7 @@ from penstock.ops import NO_TIME, Context, routed
 from penstock.ops.over import window_functions as over
 from penstock.ops.over.functions import Frame, Function
 from penstock.ops.over.window_functions import Ordered, WindowFunctions
-from penstock.state import MemoryStateFiles, trace
+from penstock.state import MemoryStateFiles
 
 INPUT = pa.schema(
     [("k", pa.string()), ("n", pa.int64()), ("d", pa.float64()), ("s", pa.string()), ("i", pa.int32())]
@@ -35,8 +35,6 @@ POOL: dict[str, list[Any]] = {
 }
 TYPES = {"n": "BIGINT", "d": "DOUBLE", "s": "VARCHAR", "i": "INTEGER"}
 FRAMES = ((-2, 1), (-3, 0), (0, 2), (-3, -2), (2, 3), (0, 0))
-TINY = [("TINY_ROWS", 2), ("FUEL_MIN", 1), ("FUEL_PER_ROW", 2), ("LINK_ROWS_MIN", 2),
-        ("PIECE_ROWS_MIN", 3), ("PIECE_ROWS_MAX", 6)]  # fmt: skip
 
 
 def direction(one: Ordered) -> str:
@@ -127,9 +125,7 @@ def test_window_functions(batches: Any, seed: int, is_weak: bool) -> None:
     output = pa.schema([*INPUT, *((one.name, type_) for one, _, type_ in functions)])
     plain = tuple(one for one, _, _ in functions)
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in TINY:
-            patch.setattr(trace, name, value)
-        patch.setattr("penstock.state.runs.PIECE_ROWS_MAX", 6)
+        few_rows(patch, 6)
         patch.setattr(over, "READ_ROWS", 1)
         patch.setattr(over, "READ_TIMES", 2)
         if is_weak:

@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.effort import examples
-from tests.ops.contract import Contract, delta
+from tests.ops.contract import Arriving, Contract, delta, few_rows
 
 from penstock.errors import SchemaError
-from penstock.ops import NO_TIME, Aggregate, AggregateSpec, Column, Window
+from penstock.ops import Aggregate, AggregateSpec, Column, Window
 from penstock.ops.rolling.revised_sessions import RevisedSessions
-from penstock.state import trace
 
 INPUT = pa.schema([("k", pa.string()), ("x", pa.int64()), ("v", pa.float64())])
 K, X, V = (Column(name, INPUT.field(name).type) for name in INPUT.names)
@@ -32,10 +31,7 @@ LATENESS = 4
 @pytest.fixture(autouse=True)
 def _small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs, pieces and fuel so small that a few rows make many merges."""
-    for name, value in [("TINY_ROWS", 2), ("FUEL_MIN", 1), ("FUEL_PER_ROW", 2), ("LINK_ROWS_MIN", 2),
-                        ("PIECE_ROWS_MIN", 4), ("PIECE_ROWS_MAX", 16), ("FAN_IN", 3)]:  # fmt: skip
-        monkeypatch.setattr(trace, name, value)
-    monkeypatch.setattr("penstock.state.runs.PIECE_ROWS_MAX", 16)
+    few_rows(monkeypatch)
 
 
 def operator(gap: int, **options: Any) -> RevisedSessions:
@@ -86,24 +82,14 @@ def test_late_rows_correct_sessions(
     """View, changes and closed rows are those of all rows that came soon enough, at every step."""
     keep = {"keep_us": 10**6, "correct_us": correct} if correct else {}
     run = Contract(operator(gap, **keep), shards=shards, chance=random.Random(seed))
-    seen: list[Any] = []
-    newest = NO_TIME + 1_000
+    stream = Arriving(run, INPUT, LATENESS, correct)
+    seen = stream.in_time
     for batch in batches:
-        rows, times, marks, late = [], [], [], []
-        for i, (t, r) in enumerate(batch):
-            mark = newest - LATENESS
-            rows.append(r)
-            times.append(t)
-            marks.append(mark)
-            late += [i] if t < mark - correct else []
-            seen += [(t, r)] if t >= mark - correct else []
-            newest = max(newest, t)
-        run.step([delta(INPUT, rows, times=times, marks=marks)], [newest - LATENESS])
+        stream.step(batch)
         expected = sessions(seen, gap)
-        assert run.late == [late]
         assert run.view() == Counter(dict.fromkeys(expected, 1))
         assert run.total() == run.view()
-        closed = {shown for shown, end in expected.items() if end <= newest - LATENESS}
+        closed = {shown for shown, end in expected.items() if end <= stream.frontier_us}
         assert {one for one, n in run.closed.items() if n} == closed
         assert all(n in (0, 1) for n in run.closed.values())
     run.step([delta(INPUT, [], times=[])], [10**9])

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.effort import examples
-from tests.ops.contract import Contract, counted, delta
+from tests.ops.contract import Arriving, Contract, counted, delta, few_rows
 
 from penstock.errors import CorruptError
-from penstock.ops import NO_TIME, Aggregate, Column
+from penstock.ops import Aggregate, Column
 from penstock.ops.rolling import ranges
 from penstock.ops.rolling.count_windows import CountWindows
 from penstock.ops.rolling.sliding import Sliding
@@ -38,10 +38,7 @@ AGGREGATES = (
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs, pieces, fuel and spread ranges so small that a few rows make many of them."""
-    for name, value in [("TINY_ROWS", 2), ("FUEL_MIN", 1), ("FUEL_PER_ROW", 2), ("LINK_ROWS_MIN", 2),
-                        ("PIECE_ROWS_MIN", 4), ("PIECE_ROWS_MAX", 16), ("FAN_IN", 3)]:  # fmt: skip
-        monkeypatch.setattr(trace, name, value)
-    monkeypatch.setattr("penstock.state.runs.PIECE_ROWS_MAX", 16)
+    few_rows(monkeypatch)
     monkeypatch.setattr(ranges, "SPREAD_ROWS_MAX", 7)
 
 
@@ -65,21 +62,6 @@ row = st.tuples(
 batches = st.lists(st.lists(st.tuples(st.integers(-8, 20), row), max_size=10), max_size=6)
 
 
-def feed(run: Contract, batch: Any, newest: int, seen: list[Any]) -> int:
-    """Gives rows, of which some are late; notes those that are not; the newest time."""
-    rows, times, marks, late = [], [], [], []
-    for i, (t, r) in enumerate(batch):
-        rows.append(r)
-        times.append(t)
-        marks.append(newest - LATENESS)
-        late += [i] if t < newest - LATENESS else []
-        seen += [(t, r)] if t >= newest - LATENESS else []
-        newest = max(newest, t)
-    run.step([delta(INPUT, rows, times=times, marks=marks)], [newest - LATENESS])
-    assert run.late == [late]
-    return newest
-
-
 @settings(max_examples=examples(60), deadline=None)
 @given(batches, st.integers(1, 25), st.integers(1, 3), st.integers(0, 2**16))
 def test_a_sliding_window_has_the_rows_shortly_before(
@@ -88,13 +70,13 @@ def test_a_sliding_window_has_the_rows_shortly_before(
     """Each row comes once the watermark has passed it, with what its window has, however rows came."""
     operator = Sliding(INPUT, ("k",), AGGREGATES, tuple(INPUT.names), size)
     run = Contract(operator, shards=shards, chance=random.Random(seed), timed=True)
-    seen: list[Any] = []
-    newest = NO_TIME + 100
+    stream = Arriving(run, INPUT, LATENESS)
+    seen = stream.in_time
     for batch in [*batches, [(40, ("z", 1, 1.0, "z"))]]:
-        newest = feed(run, batch, newest, seen)
+        stream.step(batch)
         expected = Counter(
             (t, *r, *aggregated([(u, q) for u, q in seen if q[0] == r[0] and t - size < u <= t]))
-            for t, r in seen if t < newest - LATENESS
+            for t, r in seen if t < stream.frontier_us
         )  # fmt: skip
         assert run.total() == expected
     run.step([delta(INPUT, [], times=[], marks=[])], [10**6])
@@ -114,13 +96,13 @@ def test_a_window_of_so_many_rows_comes_when_it_is_full(
     operator = CountWindows(INPUT, per, AGGREGATES, size, every)
     chance = random.Random(seed)
     runs = [Contract(operator, shards=shards, chance=chance, timed=True) for _ in range(2)]
-    seen: list[Any] = []
-    newest = NO_TIME + 100
+    stream = Arriving(runs[0], INPUT, LATENESS)
+    seen = stream.in_time
     for batch in [*batches, [(40, ("z", 1, 1.0, "z"))]]:
-        newest = feed(runs[0], batch, newest, seen)
+        stream.step(batch)
         groups: dict[Any, list[Any]] = defaultdict(list)
         for t, r in sorted(seen, key=lambda one: one[0]):
-            if t < newest - LATENESS:
+            if t < stream.frontier_us:
                 groups[r[0] if is_grouped else None].append((t, r))
         expected = Counter(
             (some[i + size - 1][0], key, some[i][0])
@@ -142,7 +124,7 @@ def test_a_window_of_so_many_rows_comes_when_it_is_full(
     # All at once, in any order: the same windows, rows of one time included.
     chance.shuffle(seen)
     runs[1].step(
-        [delta(INPUT, [r for _, r in seen], times=[t for t, _ in seen])], [newest - LATENESS]
+        [delta(INPUT, [r for _, r in seen], times=[t for t, _ in seen])], [stream.frontier_us]
     )
     assert runs[1].total() == runs[0].total()
 
