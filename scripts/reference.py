@@ -13,6 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 SINKS = ROOT / "src/penstock/sinks/__init__.pyi"
+WHOLE = ROOT / "src/penstock/__init__.pyi"
 sys.path[:0] = [str(DOCS / "_site"), str(ROOT)]
 
 
@@ -24,6 +25,7 @@ def outdated() -> dict[Path, str]:
     found = {page: page.read_text() for page in sorted(DOCS.rglob("*.md"))}
     made = {page: written(text) for page, text in found.items()}
     found[SINKS], made[SINKS] = SINKS.read_text() if SINKS.exists() else "", sinks_stub()
+    found[WHOLE], made[WHOLE] = WHOLE.read_text() if WHOLE.exists() else "", whole_stub()
     found[LIST], made[LIST] = LIST.read_text(), names_listed(LIST.read_text())
     return {page: text for page, text in made.items() if text != found[page]}
 
@@ -36,6 +38,18 @@ def sinks_stub() -> str:
         (f"penstock.sinks.{module}", name) for module, names in NAMES.items() for name in names
     ]
     homes += [(kind.make.__module__, kind.name) for kind in TARGETS.own()]
+    return _stub(homes)
+
+
+def whole_stub() -> str:
+    """What type checkers are told of `penstock`."""
+    import penstock
+
+    homes = [(home, name) for name, home in penstock._HOMES.items()]  # noqa: SLF001 - our own
+    return _stub(homes) + "\n__version__: str\n"
+
+
+def _stub(homes: list[tuple[str, str]]) -> str:
     lines = [f"from {module} import {name} as {name}" for module, name in sorted(homes)]
     return "\n".join(["# Written by scripts/reference.py.", *lines, ""])
 

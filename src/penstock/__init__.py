@@ -39,7 +39,7 @@ _PUBLIC = {
     "penstock.history": ("History",),
     "penstock.queue": ("Queue",),
 }
-"""Public names by where they are; `__init__.pyi` says the same to type checkers, a test compares them."""
+"""Public names by where they are; `scripts/reference.py` writes `__init__.pyi`, for type checkers."""
 _HOMES = {name: home for home, names in _PUBLIC.items() for name in names}
 
 __all__ = [*_HOMES]  # noqa: PLE0604 - they are texts

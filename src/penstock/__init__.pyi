@@ -1,3 +1,4 @@
+# Written by scripts/reference.py.
 from penstock import capture as capture
 from penstock import serve as serve
 from penstock import sinks as sinks
@@ -30,8 +31,8 @@ from penstock.flow import frequent as frequent
 from penstock.flow import header as header
 from penstock.flow import hopping as hopping
 from penstock.flow import last as last
-from penstock.flow import max as max  # noqa: A004 - the field's names, used as ps.max and so on
-from penstock.flow import min as min  # noqa: A004
+from penstock.flow import max as max
+from penstock.flow import min as min
 from penstock.flow import pattern as pattern
 from penstock.flow import processing_time as processing_time
 from penstock.flow import quantile as quantile
@@ -39,7 +40,7 @@ from penstock.flow import record_format as record_format
 from penstock.flow import session as session
 from penstock.flow import sliding as sliding
 from penstock.flow import stddev as stddev
-from penstock.flow import sum as sum  # noqa: A004
+from penstock.flow import sum as sum
 from penstock.flow import theta_sketch_agg as theta_sketch_agg
 from penstock.flow import theta_union_agg as theta_union_agg
 from penstock.flow import tumbling as tumbling
