@@ -142,6 +142,20 @@ def _redis(server: RedisServer) -> Kind:
     return Kind(server.url, "users", rows, wait=wait)
 
 
+@kind_of("empty")
+def _redis_stream(server: RedisServer) -> Kind:
+    def rows() -> dict[int, str | None]:
+        found: dict[int, str | None] = {}
+        for _, entry in server.client.xrange("changes"):
+            found.pop(int(entry["key"]), None)
+            if entry["op"] == "upsert":
+                found[int(entry["key"])] = orjson.loads(entry["row"]).get("name")
+        return found
+
+    address = server.url.replace("redis://", "redis+stream://")
+    return Kind(address, "changes", rows, switches=False, keeps=False)
+
+
 @kind_of("tmp_path")
 def _tantivy(path: Path) -> Kind:
     module = pytest.importorskip("tantivy", reason="tantivy is not installed")

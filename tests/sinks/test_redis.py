@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import orjson
+import pyarrow as pa
 import pytest
 
 from penstock.core.schema import Schema
 from penstock.errors import FencedError, UserError
-from penstock.sinks import Sink, from_address, redis
-from penstock.sinks.targets.contract import Rows
+from penstock.sinks import Sink, from_address, redis, redis_stream
+from penstock.sinks.targets.contract import Batch, Rows
 
 SCHEMA = "id BIGINT NOT NULL, name STRING, amount DECIMAL(10, 2), at TIMESTAMP, tags ARRAY<STRING>"
 
@@ -132,3 +134,71 @@ def test_a_server_that_lost_writes_gets_them_again(empty, topic) -> None:
         return len(empty.client.keys("users:*")) == 21
 
     sink.run(until=until)
+
+
+def entries(server, stream="changes"):
+    """A stream's entries, without their ids."""
+    return [entry for _, entry in server.client.xrange(stream)]
+
+
+def streamed(server, topic, schema=SCHEMA, key="id", **settings):
+    """Follows into a stream until everything was written."""
+    sink = Sink(redis_stream(server.url, table="changes", **settings), topic.name, schema,
+                key=key, log=topic.log)  # fmt: skip
+    return sink.run(until=lambda done: done.lag == 0)
+
+
+def test_a_stream_has_an_entry_of_each_change_once(empty, topic) -> None:
+    """In the order of a partition's records; a run continues behind the one before."""
+    schema = "id BIGINT NOT NULL, name STRING"
+    topic.send({"id": 1, "name": "ann"}, {"id": 2, "name": None})
+    streamed(empty, topic, schema)
+    topic.send({"id": 3, "name": '"'}, b"2", {"id": 1, "name": "eve"})
+    streamed(empty, topic, schema)
+    found: dict[str, list[object]] = {}
+    for one in entries(empty):
+        found.setdefault(one["key"], []).append((one["op"], orjson.loads(one.get("row", "null"))))
+    assert found == {
+        "1": [("upsert", {"id": 1, "name": "ann"}), ("upsert", {"id": 1, "name": "eve"})],
+        "2": [("upsert", {"id": 2, "name": None}), ("delete", None)],
+        "3": [("upsert", {"id": 3, "name": '"'})],
+    }
+
+
+def test_a_stream_without_a_key_has_all_rows(empty, topic) -> None:
+    """Equal ones too, and no field for a key; with `maxlen`, about the newest of them."""
+    topic.send(*[{"id": 1, "name": "ann"}] * 2)
+    streamed(empty, topic, "id BIGINT, name STRING", ())
+    assert entries(empty) == [{"op": "upsert", "row": '{"id":1,"name":"ann"}'}] * 2
+    topic.send(*[{"id": 2, "name": str(i)} for i in range(1_000)])
+    streamed(empty, topic, "id BIGINT, name STRING", (), maxlen=10)
+    left = [orjson.loads(one["row"])["name"] for one in entries(empty)]
+    assert 10 <= len(left) < 500
+    assert left == [str(i) for i in range(1_000 - len(left), 1_000)]
+
+
+def test_what_no_stream_can_be_is_refused(empty) -> None:
+    """Also behind `?` of its address, and without a name."""
+    stream = empty.url.replace("redis://", "redis+stream://")
+    for make in (lambda: redis_stream(empty.url, table=""), lambda: from_address(stream, "")):
+        with pytest.raises(UserError, match="expected a stream, such as table='users'"):
+            make()
+    with pytest.raises(UserError, match="expected maxlen to be 1 or more; found 0"):
+        from_address(stream + "?maxlen=0", "changes")
+    with pytest.raises(UserError, match="maxlen=COUNT"):
+        from_address(stream + "?maxlen=few", "changes")
+
+
+def test_a_batch_that_is_written_again_adds_no_entry(empty) -> None:
+    """As after an answer that was lost, also cut otherwise."""
+    target = redis_stream(empty.url, table="changes")
+    rows = Rows("topic", Schema.parse("id BIGINT, name STRING"), ())
+    columns = pa.RecordBatch.from_pylist([{"id": i, "name": "x"} for i in range(4)])
+    gone = rows.nothing().select([])
+    none = np.zeros(0, np.int64)
+    target.open("sink", rows)
+    for start, stop in [(0, 2), (0, 2), (1, 4)]:
+        at = np.arange(start, stop)
+        target.write(Batch(columns.slice(start, stop - start), gone, at, none, 0), {0: stop})
+    target.close()
+    assert [orjson.loads(one["row"])["id"] for one in entries(empty)] == [0, 1, 2, 3]

@@ -41,6 +41,7 @@ from penstock.sinks.targets.lake.parquet import parquet as parquet
 from penstock.sinks.targets.mysql import mysql as mysql
 from penstock.sinks.targets.postgres import postgres as postgres
 from penstock.sinks.targets.redis import redis as redis
+from penstock.sinks.targets.redis_stream import redis_stream as redis_stream
 from penstock.sinks.targets.tantivy import tantivy as tantivy
 from penstock.sinks.targets.vectors import Match as Match
 from penstock.sinks.targets.vectors import Vectors as Vectors

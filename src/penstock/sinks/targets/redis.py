@@ -7,6 +7,8 @@ sink from opening them.
 
 from __future__ import annotations
 
+import abc
+import contextlib
 import re
 import string
 from collections.abc import Iterator, Mapping
@@ -36,7 +38,7 @@ from penstock.sinks.targets.contract import (
 from penstock.sinks.targets.kind import Address, Facts, Option, Rebuilt, TargetKind
 from penstock.sinks.targets.texts import completed, json_members, json_values
 
-__all__ = ["KINDS", "RedisTarget", "redis"]
+__all__ = ["KINDS", "RedisBase", "RedisTarget", "redis"]
 
 Value = Literal["hash", "json"]
 BUSY_S: Final = 10.0
@@ -74,16 +76,10 @@ def redis(
     return RedisTarget(url, table, value, expire_s)
 
 
-class RedisTarget(BaseTarget):
-    """See `redis`."""
+class RedisBase(BaseTarget):
+    """A server whose transactions have offsets and an epoch, in a hash, next to what a subclass writes."""
 
-    unchanged: Unchanged = "kept"
-
-    def __init__(self, url: str, table: str, value: str, expire_s: int | None) -> None:
-        if not isinstance(table, str) or not table:
-            raise UserError(f"expected keys, such as table='users:{{id}}'; found {table!r}")
-        if expire_s is not None and expire_s < 1:
-            raise UserError(f"expected expire_s to be 1 or more; found {expire_s!r}")
+    def __init__(self, url: str) -> None:
         try:
             import redis as module
         except ImportError as error:
@@ -91,8 +87,6 @@ class RedisTarget(BaseTarget):
                 f"expected redis, to talk to Redis; found that it can't be imported ({error}). "
                 f"Install it: {how_to_install('redis')}"
             ) from None
-        self.table = table.partition(":")[0] if "{" in table else table
-        self._form, self._value, self._expire_s = table, value, expire_s
         self._url, self._module = url, module
         self._connection: Any = None
         self._owned: tuple[str, int] | None = (
@@ -100,34 +94,19 @@ class RedisTarget(BaseTarget):
         )
 
     @property
-    def name(self) -> str:
-        """The address without a password, and the form of the keys."""
-        return f"{described(self._url)} {self._form}"
-
-    @property
     def passing(self) -> tuple[type[BaseException], ...]:
         """Of connections; a server that loads, is full, or was changed meanwhile."""
         return (self._module.RedisError,)
 
+    @abc.abstractmethod
     def check_rows(self, rows: Rows) -> None:
-        """Checks that the form of the keys tells the rows apart, and what values are.
-
-        Raises:
-            UserError: they can't be so.
-        """
-        _parsed(self._form, rows.key)
-        if self._value not in (*get_args(Value), *rows.schema.names):
-            raise UserError(
-                "expected value to be 'hash', 'json' or a column among "
-                f"{', '.join(rows.schema.names)}; found {self._value!r}"
-            )
+        """Checks what it is to have; see `Choosing`."""
 
     def open(self, sink: str, rows: Rows) -> dict[int, int]:
         """Takes over; the next offsets."""
         self.close()
         self.check_rows(rows)
         self._sink, self._rows = sink, rows
-        self._parts = _parsed(self._form, rows.key)
         self._state = STATE.format(sink=sink, topic=rows.topic)
         self._connection = self._connect()
         try:
@@ -168,13 +147,81 @@ class RedisTarget(BaseTarget):
             self._url, socket_timeout=timeout_s, socket_connect_timeout=BUSY_S, retry=None
         )
 
-    def write(self, batch: Batch, offsets: Mapping[int, int]) -> None:
-        """Makes changes and offsets true together."""
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[Any]:
+        """A pipeline that reads first; `_end_with` ends it, unless another process has taken over."""
         if self._connection is None:
             raise self._module.ConnectionError("the connection is closed")
         with self._connection.pipeline(transaction=True) as pipe:
             pipe.watch(self._state)  # EXEC does nothing if another one takes over from here on
             self._check(pipe.hgetall(self._state))
+            yield pipe
+
+    def _end_with(self, pipe: Any, offsets: Mapping[int, int]) -> None:
+        """Makes what the pipeline has and the offsets true together."""
+        if offsets:
+            pipe.hset(self._state, mapping={f"p{p}": o for p, o in offsets.items()})
+        pipe.execute()
+        self._offsets.update(offsets)
+
+    def _check(self, found: Mapping[bytes, bytes]) -> None:
+        """Whether the server has what it had after the last write.
+
+        Raises:
+            FencedError: another process has begun.
+        """
+        if int(found.get(b"epoch", 0)) > self._epoch:
+            if found.get(b"switched") == found[b"epoch"]:
+                raise replaced(self.table)
+            raise fenced(self.table, self._sink)
+        now = {int(f[1:]): int(v) for f, v in found.items() if f[:1] == b"p"}
+        if int(found.get(b"epoch", 0)) < self._epoch or now != self._offsets:
+            raise self._module.ConnectionError(
+                "the server lost its newest writes; continuing from the offsets that it has"
+            )
+
+    def close(self) -> None:
+        """Ends the connection."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+
+class RedisTarget(RedisBase):
+    """See `redis`."""
+
+    unchanged: Unchanged = "kept"
+
+    def __init__(self, url: str, table: str, value: str, expire_s: int | None) -> None:
+        if not isinstance(table, str) or not table:
+            raise UserError(f"expected keys, such as table='users:{{id}}'; found {table!r}")
+        if expire_s is not None and expire_s < 1:
+            raise UserError(f"expected expire_s to be 1 or more; found {expire_s!r}")
+        super().__init__(url)
+        self.table = table.partition(":")[0] if "{" in table else table
+        self._form, self._value, self._expire_s = table, value, expire_s
+
+    @property
+    def name(self) -> str:
+        """The address without a password, and the form of the keys."""
+        return f"{described(self._url)} {self._form}"
+
+    def check_rows(self, rows: Rows) -> None:
+        """Checks that the form of the keys tells the rows apart, and what values are.
+
+        Raises:
+            UserError: they can't be so.
+        """
+        self._parts = _parsed(self._form, rows.key)
+        if self._value not in (*get_args(Value), *rows.schema.names):
+            raise UserError(
+                "expected value to be 'hash', 'json' or a column among "
+                f"{', '.join(rows.schema.names)}; found {self._value!r}"
+            )
+
+    def write(self, batch: Batch, offsets: Mapping[int, int]) -> None:
+        """Makes changes and offsets true together."""
+        with self._transaction() as pipe:
             gone = list(self._keys(batch.deletes))
             keys = list(self._keys(batch.upserts))
             olds = self._olds(keys, batch)
@@ -182,10 +229,7 @@ class RedisTarget(BaseTarget):
             if gone:
                 pipe.delete(*gone)
             self._set(pipe, keys, batch, olds)
-            if offsets:
-                pipe.hset(self._state, mapping={f"p{p}": o for p, o in offsets.items()})
-            pipe.execute()
-        self._offsets.update(offsets)
+            self._end_with(pipe, offsets)
 
     def _olds(self, keys: list[str], batch: Batch) -> list[Any]:
         """Of each row that lacks values what its key has; of a hash, only whether it is there.
@@ -235,22 +279,6 @@ class RedisTarget(BaseTarget):
             else:
                 pipe.set(key, value, ex=self._expire_s)
 
-    def _check(self, found: Mapping[bytes, bytes]) -> None:
-        """Whether the server has what it had after the last write.
-
-        Raises:
-            FencedError: another process has begun.
-        """
-        if int(found.get(b"epoch", 0)) > self._epoch:
-            if found.get(b"switched") == found[b"epoch"]:
-                raise replaced(self.table)
-            raise fenced(self.table, self._sink)
-        now = {int(f[1:]): int(v) for f, v in found.items() if f[:1] == b"p"}
-        if int(found.get(b"epoch", 0)) < self._epoch or now != self._offsets:
-            raise self._module.ConnectionError(
-                "the server lost its newest writes; continuing from the offsets that it has"
-            )
-
     def _keys(self, rows: pa.RecordBatch) -> Iterator[str]:
         columns = {n: rows.column(n) for n in self._rows.key} if len(rows) else {}
         texts = {
@@ -278,12 +306,6 @@ class RedisTarget(BaseTarget):
             {n: v for n, v in zip(names, row, strict=True) if v is not None}
             for row in zip(*columns, strict=True)
         ]
-
-    def close(self) -> None:
-        """Ends the connection."""
-        if self._connection is not None:
-            self._connection.close()
-        self._connection = None
 
     # -- keys that are rebuilt -----------------------------------------------------------------------
 
