@@ -31,6 +31,7 @@ from penstock.sql.flow import (
 if TYPE_CHECKING:
     from penstock.capture import Capture, TableSource
     from penstock.sinks import Sink, Target
+    from penstock.sinks.figures import SinkFigures
     from penstock.sql.statements import Statement
 
 __all__ = ["DatabaseFlow", "Running"]
@@ -71,7 +72,8 @@ class _Sink:
     schema: Schema
     key: tuple[str, ...]
     written: _Written
-    batching: dict[str, Any]
+    pace_s: float | None
+    batch_records: int | None
 
 
 class DatabaseFlow(SqlFlow):
@@ -237,10 +239,12 @@ class DatabaseFlow(SqlFlow):
             raise FlowError("expected emit=… and every=… for a table; found a stream")
         written = _Written(table, emit, every)
         if not self._is_followed(between, written):
-            how: dict[str, Any] = {"partitions": partitions, "retention": retention}
             if isinstance(table, Table):
-                how |= {"emit": emit, "every": every}
-            table.to(between, **how)
+                table.to(
+                    between, partitions=partitions, retention=retention, emit=emit, every=every
+                )
+            else:
+                table.to(between, partitions=partitions, retention=retention)
         output = self._outputs[between]
         key: tuple[str, ...] = ()
         if isinstance(table, Table):
@@ -258,10 +262,11 @@ class DatabaseFlow(SqlFlow):
         own = name or between
         if own in self._followers:
             raise FlowError(f"expected each sink once; found two called {own!r}. Give name=…")
-        batching = {"pace_s": pace_s, "batch_records": batch_records}
         schema = output.node.schema
         _check_rows(target, between, schema, key)
-        self._followers[own] = _Sink(own, target, between, schema, key, written, batching)
+        self._followers[own] = _Sink(
+            *(own, target, between, schema, key, written), pace_s, batch_records
+        )
 
     def _create_sink(self, statement: Statement, dialect: str) -> None:
         """CREATE SINK … INTO 'postgresql://…', or a topic."""
@@ -351,7 +356,8 @@ class DatabaseFlow(SqlFlow):
                 key=one.key,
                 log=address,
                 name=one.name,
-                **one.batching,
+                pace_s=one.pace_s,
+                batch_records=one.batch_records,
             )
             for one in self._followers.values()
         ]
@@ -389,7 +395,7 @@ class Running:
         #: What ended a capture.
         self.error: PenstockError | None = None
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> dict[str, SinkFigures]:
         """By name, what the sinks do, as values of JSON: `Sink.figures`."""
         return {one.name: one.figures() for one in self.sinks}
 

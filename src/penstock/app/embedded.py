@@ -13,7 +13,7 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
@@ -130,18 +130,19 @@ class EmbeddedBroker:
 
     def _launch(self) -> None:
         """Takes the previous address where it is free, so that producers find the log again."""
-        process = BrokerProcess(self.directory / LOG, **self._where())
+        listen, arguments = self._where()
+        process = BrokerProcess(self.directory / LOG, listen=listen, arguments=arguments)
         process.start()
         self._process = process
         self.address = process.address
         known = {"address": self.address, "pid": process.pid, "command": self._command}
         _write(self.directory, known)
 
-    def _where(self) -> dict[str, Any]:
-        """Where the broker listens, as arguments of its process: first for this app's own processes."""
+    def _where(self) -> tuple[str, list[str]]:
+        """Where the broker listens, first for this app's own processes; further arguments of its process."""
         address, exposed = self._free_address(), self._exposed
         if exposed is None:
-            return {"listen": address}
+            return address, []
         host, port = split_address(exposed.listen)
         if split_address(address)[1] == port:  # one address can't be part of the other
             address = ANYWHERE
@@ -150,7 +151,7 @@ class EmbeddedBroker:
         more = ["--allow-remote"]
         if exposed.advertise is not None:
             more += ["--advertise", f",{exposed.advertise}"]
-        return {"listen": f"{address},{exposed.listen}", "arguments": more}
+        return f"{address},{exposed.listen}", more
 
     def _free_address(self) -> str:
         host, port = split_address(self._listen)

@@ -13,11 +13,15 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
 from penstock.engine.spark.scratch import is_held
+
+if TYPE_CHECKING:  # they load the engine, and clients
+    from penstock.engine.explain.figures import NodeFigures
+    from penstock.sinks.figures import SinkFigures
 
 __all__ = ["Facts", "Found", "hold", "read_facts", "write_facts"]
 
@@ -94,8 +98,8 @@ class Facts:
     lag: dict[str, int] | None = None
     behind_us: int | None = None
     abreast_us: int | None = None
-    nodes: dict[str, Any] = field(default_factory=dict)
-    sinks: dict[str, Any] = field(default_factory=dict)
+    nodes: dict[str, NodeFigures] = field(default_factory=dict)
+    sinks: dict[str, SinkFigures] = field(default_factory=dict)
     warning: str | None = None
     warning_us: int | None = None
     stopping_us: int | None = None

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.app.facts import Facts, hold, read_facts, write_facts
 from penstock.app.lag import Meter
@@ -21,6 +21,7 @@ from penstock.app.nodes import NodeTotals, write_graph
 if TYPE_CHECKING:
     from penstock.engine.driver import Progress
     from penstock.engine.physical import Physical
+    from penstock.sinks.figures import SinkFigures
 
 __all__ = ["Heartbeat"]
 
@@ -67,7 +68,7 @@ class Heartbeat:
         self._batches_ms: deque[float] = deque(maxlen=BATCHES)
         self._meter: Meter | None = None
         self._nodes = NodeTotals()
-        self._sinks: Callable[[], dict[str, Any]] = dict
+        self._sinks: Callable[[], dict[str, SinkFigures]] = dict
         self._written: Facts | None = None
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -127,7 +128,7 @@ class Heartbeat:
         self._note(log=address.rpartition("@")[2].removeprefix("kafka://"), embedded=embedded)
         self._meter = Meter(address, self._facts.topics, self._read, self._clock_us)
 
-    def sinks_made(self, figures: Callable[[], dict[str, Any]]) -> None:
+    def sinks_made(self, figures: Callable[[], dict[str, SinkFigures]]) -> None:
         """The program's sinks are about to run; this gives what they do, by name."""
         self._sinks = figures
 

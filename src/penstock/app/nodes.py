@@ -9,13 +9,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import orjson
 
 if TYPE_CHECKING:  # they load the engine
+    from penstock.engine.explain import Arranged
+    from penstock.engine.explain.figures import NodeFigures
     from penstock.engine.physical import Physical
     from penstock.engine.progress.nodes import NodeProgress
 
@@ -61,21 +62,14 @@ class NodeTotals:
             for node, one in nodes.items()
         }
 
-    def figures(self, now_us: int) -> dict[str, Any]:
-        """By node, as JSON: what the last batch said, totals of this run, and rates.
-
-        Returns:
-            `name`, `kind`, `state_rows`, `state_bytes`, `oldest_us`, `frontier_us` of the last batch;
-            `rows_in`, `rows_out` (None: unknown), `late_rows`, `seconds` in all; over the last seconds
-            `rows_in_per_s`, `rows_out_per_s`, `busy` (seconds of work a second), and how fast the state
-            grows: `growth_rows_per_s`, `growth_bytes_per_s`.
-        """
+    def figures(self, now_us: int) -> dict[str, NodeFigures]:
+        """By node, as JSON: what the last batch said, totals of this run, and rates."""
         with self._lock:
             while len(self._points) > 1 and self._points[1][0] <= now_us - WINDOW_US:
                 self._points.popleft()
             return {node: self._figures(node, one, now_us) for node, one in self._newest.items()}
 
-    def _figures(self, node: str, one: NodeProgress, now_us: int) -> dict[str, Any]:
+    def _figures(self, node: str, one: NodeProgress, now_us: int) -> NodeFigures:
         (first_us, first), (_, last) = self._points[0], self._points[-1]
         span_us = max(SPAN_MIN_US, now_us - max(first_us, now_us - WINDOW_US))
         change = {what: last[node][what] - first[node][what] for what in last[node]}
@@ -83,10 +77,16 @@ class NodeTotals:
         total = self._totals[node]
         is_read, keeps = one.rows_out is not None, one.state_rows is not None
         return {
-            **asdict(one),
+            "name": one.name,
+            "kind": one.kind,
             "rows_in": int(total["rows_in"]),
             "rows_out": int(total["rows_out"]) if is_read else None,
             "late_rows": int(total["late_rows"]),
+            "ms": one.ms,
+            "state_rows": one.state_rows,
+            "state_bytes": one.state_bytes,
+            "oldest_us": one.oldest_us,
+            "frontier_us": one.frontier_us,
             "seconds": total["ms"] / 1_000,
             "rows_in_per_s": per_s["rows_in"],
             "rows_out_per_s": per_s["rows_out"] if is_read else None,
@@ -101,14 +101,15 @@ def write_graph(directory: Path, physical: Physical) -> None:
     from penstock.engine.explain import arrange
 
     new = directory / f"{FILE}.new"
-    new.write_bytes(orjson.dumps(asdict(arrange(physical, live=True))))
+    new.write_bytes(orjson.dumps(arrange(physical, live=True)))
     new.replace(directory / FILE)
 
 
-def read_graph(directory: Path) -> dict[str, Any] | None:
+def read_graph(directory: Path) -> Arranged | None:
     """What `write_graph` wrote; None: there is none that can be read."""
     try:
         content = orjson.loads((directory / FILE).read_bytes())
     except (OSError, ValueError):
         return None
-    return content if isinstance(content, dict) and "boxes" in content else None
+    is_known = isinstance(content, dict) and "boxes" in content
+    return cast("Arranged", content) if is_known else None

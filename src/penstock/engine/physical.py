@@ -10,7 +10,7 @@ exchanged, and it runs one level after the last of them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
 import pyarrow as pa
@@ -121,6 +121,10 @@ class Physical:
     levels: int
     shards: int
     unkeyed: frozenset[str] = frozenset()
+    _readers: Mapping[str, list[Reader]] = field(init=False, repr=False)
+    _columns: Mapping[str, frozenset[str]] = field(init=False, repr=False)
+    _peers: Mapping[str, frozenset[str]] = field(init=False, repr=False)
+    _alike: Mapping[str, Mapping[str, tuple[tuple[str, str], ...]]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         found: dict[str, list[Reader]] = {}
@@ -150,8 +154,7 @@ class Physical:
 
     def readers(self, origin: Origin) -> list[Reader]:
         """What takes an origin's rows, through steps that keep nothing."""
-        found: dict[str, list[Reader]] = self._readers  # type: ignore[attr-defined]
-        return found.get(origin.identity, [])
+        return self._readers.get(origin.identity, [])
 
     def refused(self) -> list[Placed]:
         """Operators whose rows may be dead letters: late ones, and those for which a step behind fails."""
@@ -173,8 +176,7 @@ class Physical:
 
     def columns_of(self, node: Node) -> frozenset[str]:
         """Of a node's columns, those that some reader looks at."""
-        columns: dict[str, frozenset[str]] = self._columns  # type: ignore[attr-defined]
-        return columns.get(node.identity, frozenset())
+        return self._columns.get(node.identity, frozenset())
 
     def applied(
         self, node: RowStep, rows: pa.Table, explanations: Explanations
@@ -201,8 +203,7 @@ class Physical:
         They are of the same rows, in the same form and cut alike, so they may be one; see
         `penstock.engine.states.sharing`.
         """
-        alike: dict[str, dict[str, tuple[tuple[str, str], ...]]] = self._alike  # type: ignore[attr-defined]
-        return alike.get(operator, {})
+        return self._alike.get(operator, {})
 
     def shards_of(self, origin: Origin) -> int:
         """Into how many parts the rows of an origin come."""
@@ -247,8 +248,7 @@ class Physical:
 
     def peers(self, source: Source) -> frozenset[str]:
         """The topics that are waited for together with a source's: a union, or a join, is of both."""
-        peers: dict[str, frozenset[str]] = self._peers  # type: ignore[attr-defined]
-        return peers[source.topic] - {source.topic}
+        return self._peers[source.topic] - {source.topic}
 
     def digest(self, output_partitions: Mapping[str, int]) -> str:
         """What a repeated batch must have in common with the first attempt, to write the same.

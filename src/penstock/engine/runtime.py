@@ -7,7 +7,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from penstock.client.network.connection import Aside
 from penstock.engine.driver import Driver, Progress
@@ -505,7 +505,7 @@ def assemble(
     relaxed = relaxed and store.can_relax and not graph.outputs
     topic = target.dead_letter_topic
     job = Job(target.physical, open_store, open_log, topic, outputs, relaxed=relaxed)
-    clock: dict[str, Any] = {} if wall_us is None else {"wall_us": wall_us}
+    clock = {} if wall_us is None else {"wall_us": wall_us}
     driver = Driver(
         target.physical,
         store,

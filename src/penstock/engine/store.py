@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -56,6 +57,19 @@ SETTLED: Final = "settled.json"
 SIZES: Final = "sizes.json"
 
 SEAL_BYTES: Final = len(b"00000000 ")
+
+
+@dataclass(frozen=True, slots=True)
+class _Settled:
+    """The last version that is on the disk, with all that it needs.
+
+    Attributes:
+        version: its number.
+        run: of the machine on which it was written.
+    """
+
+    version: int
+    run: str | None
 
 
 def open_files(uri: str) -> StateFiles:
@@ -175,13 +189,13 @@ class Store:
         assert isinstance(self.files, LocalStateFiles)
         number, run, files = version.number, self.files.run, self.files
         known = self._noted_settled()
-        if known is not None and known["run"] == run and known["version"] > number:
+        if known is not None and known.run == run and known.version > number:
             return  # a newer owner's
         paths = live(version.states())
         files.sync(sorted(paths - self._synced))
         if number:
             files.sync([f"{self.folder}versions/{number:020d}.json"])
-        files.write(self.folder + SETTLED, [sealed({"version": number, "run": run})])
+        files.write(self.folder + SETTLED, [sealed(asdict(_Settled(number, run)))])
         self._synced = paths
 
     def recover(self) -> int:
@@ -194,10 +208,10 @@ class Store:
             return 0
         assert isinstance(self.files, LocalStateFiles)
         run, count = self.files.run, 0
-        if known["run"] == run:
+        if known.run == run:
             return 0
         for number in reversed(self._numbers("versions")):
-            if number <= known["version"]:
+            if number <= known.version:
                 break
             with contextlib.suppress(CorruptError):
                 if self.version(number).run in {None, run}:
@@ -206,10 +220,15 @@ class Store:
             count += 1
         return count
 
-    def _noted_settled(self) -> Json | None:
-        return self._read(SETTLED) if self.files.exists(self.folder + SETTLED) else None
+    def _noted_settled(self) -> _Settled | None:
+        if not self.files.exists(self.folder + SETTLED):
+            return None
+        content = self._read(SETTLED)
+        return _typed(
+            lambda found: _Settled(found["version"], found["run"]), content, self.folder + SETTLED
+        )
 
-    def sizes(self) -> Json | None:
+    def sizes(self) -> Mapping[str, int] | None:
         """The records of topics that `note_sizes` noted."""
         return self._read(SIZES) if self.files.exists(self.folder + SIZES) else None
 
@@ -306,7 +325,7 @@ class Store:
         oldest = newest - self.versions_kept(newest) + 1
         # The newest plan stays, and those of versions that are not settled.
         known = self._noted_settled()
-        first = newest if known is None else min(newest, known["version"] + 1)
+        first = newest if known is None else min(newest, known.version + 1)
         doomed = [f"plans/{n:020d}.json" for n in self._numbers("plans") if n < first]
         doomed += [f"versions/{n:020d}.json" for n in self._numbers("versions") if n < oldest]
         doomed += [f"epochs/{n:020d}.json" for n in self._numbers("epochs")[:-EPOCHS_KEPT]]

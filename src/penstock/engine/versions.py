@@ -16,7 +16,7 @@ from penstock.core.schema import INTERVAL, UUID, holds_json, type_text
 from penstock.engine.physical import Physical, Placed
 from penstock.engine.record.plan import Plan
 from penstock.engine.record.values import Json
-from penstock.engine.record.version import OperatorEntry, TimeEntry, Version, ViewEntry
+from penstock.engine.record.version import OperatorEntry, TimeEntry, Version, ViewEntry, ViewStep
 from penstock.engine.states.sharing import lent
 from penstock.engine.store import Store
 from penstock.errors import CorruptError, FlowError
@@ -295,20 +295,22 @@ def _writes(version: Version, output: OutputNode) -> bool:
 
 def _view_entry(node: Any) -> ViewEntry:
     """How a reader makes a view of an aggregation's state, without the program."""
-    steps: list[Json] = []
+    steps: list[ViewStep] = []
     columns, key = list(node.schema.names), list(row_key(node))
     while isinstance(node, RowStep):
         match node.operator:
             case Where(condition):
                 steps.append({"where": condition.sql})
             case Select(computed):
-                steps.append({"select": [[name, e.sql] for name, e in computed]})
+                step: ViewStep = {"select": [[name, e.sql] for name, e in computed]}
                 types = {
                     name: type_text(e.type)
                     for name, e in computed
                     if e.type in (UUID, INTERVAL) or holds_json(e.type)
                 }
-                steps[-1] |= {"types": types} if types else {}
+                if types:
+                    step["types"] = types
+                steps.append(step)
         node = node.parent
     assert isinstance(node, Stateful)
     keys = [key for key in node.operator.traits.keys if key in columns]

@@ -81,7 +81,7 @@ class Body(ABC, Generic[D]):
         """Works until it is over or to pause; an error ends the attempt."""
 
     @abstractmethod
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> Mapping[str, object]:
         """What it has done, as values of JSON, for reports and metrics; can be called from any thread.
 
         Returns: at least `source` and `target`, texts without passwords, `records`, those that went

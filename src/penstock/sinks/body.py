@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from penstock.follow.report import Doing
 from penstock.formats.changelog import ChangelogDecoder, Changes
 from penstock.formats.registered import RegisteredChangelog
 from penstock.sinks.checks import check_key
+from penstock.sinks.figures import FollowingFigures
 from penstock.sinks.letters import Letters
 from penstock.sinks.merging import Merging
 from penstock.sinks.names import KIND, letters_topic
@@ -125,7 +126,7 @@ class Following(Body[Followed]):
         """See `Body`."""
         return None if isinstance(error, tuple(self._target.passing)) else super().ending(error)
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> FollowingFigures:
         """See `Body`."""
         done = self.done
         if done.lag != 0 and self._level_at is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from penstock.client.schemas import registered_kinds, registered_schemas
 from penstock.core.delta import PLACEHOLDER
@@ -23,6 +23,7 @@ from penstock.formats.registered import (
 from penstock.sinks.body import STEP_OFFSETS, Followed, Following
 from penstock.sinks.checks import check_batching
 from penstock.sinks.control import forget
+from penstock.sinks.figures import SinkFigures
 from penstock.sinks.merging import Merging
 from penstock.sinks.targets.contract import Rows, Target
 
@@ -145,7 +146,7 @@ class Sink:
         """
         return self._follower.run(until)
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> SinkFigures:
         """What this sink does now, as values of JSON; `Followed` describes them.
 
         Returns:
@@ -154,7 +155,7 @@ class Sink:
             `retries`, `behind_ms`; `since_ms`, when the phase began, and `at_ms`, now, in milliseconds since
             1970.
         """
-        return self._follower.figures()
+        return cast("SinkFigures", self._follower.figures())  # `Doing`, and what the body adds
 
 
 def _decoder(

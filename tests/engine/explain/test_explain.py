@@ -168,11 +168,11 @@ def test_figures_have_room_on_the_page() -> None:
     """The live drawing has the same boxes, higher ones where figures belong; none overlap."""
     physical = compile_graph(shop().graph(), {"orders": 2, "customers": 1}, 2)
     plain, live = arrange(physical), arrange(physical, live=True)
-    assert [box["lines"] for box in live.boxes] == [box["lines"] for box in plain.boxes]
-    for before, box in zip(plain.boxes, live.boxes, strict=True):
+    assert [box["lines"] for box in live["boxes"]] == [box["lines"] for box in plain["boxes"]]
+    for before, box in zip(plain["boxes"], live["boxes"], strict=True):
         has_figures = bool(box["nodes"]) and box["lines"][0] not in {"closed rows", "union"}
         assert (box["height"] > before["height"]) == has_figures
-    for one, other in itertools.combinations(live.boxes, 2):
+    for one, other in itertools.combinations(live["boxes"], 2):
         assert (
             one["x"] + one["width"] < other["x"]
             or other["x"] + other["width"] < one["x"]

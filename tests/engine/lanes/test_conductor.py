@@ -30,6 +30,7 @@ from penstock.engine.lanes.messages import (
     Stop,
     Written,
 )
+from penstock.engine.letters.failures import Described
 from penstock.errors import PenstockError
 
 
@@ -87,12 +88,12 @@ def say_nothing(connection: Connection, go: Go) -> None:
 
 
 def fail(connection: Connection, go: Go) -> None:
-    error = {"type": "FlowError", "text": "expected x; found y", "retriable": False}
+    error = Described("FlowError", "expected x; found y", retriable=False)
     connection.send(Failed(go.ticket, error))
 
 
 def lose_a_peer(connection: Connection, go: Go) -> None:
-    connection.send(Failed(go.ticket, {"type": PEER_LOST, "text": "gone", "retriable": True}))
+    connection.send(Failed(go.ticket, Described(PEER_LOST, "gone", retriable=True)))
 
 
 @contextlib.contextmanager

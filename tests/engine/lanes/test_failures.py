@@ -12,7 +12,7 @@ def failed(error: Exception) -> str:
         with within("t/0, offsets 3 to 5"), within("lv (shop.py, line 4), shard 1"):
             raise error
     except Exception as caught:
-        return str(described(caught)["text"])
+        return described(caught).text
 
 
 def test_an_error_says_where_it_was() -> None:
@@ -27,4 +27,4 @@ def test_an_error_says_where_it_was() -> None:
 def test_an_error_that_may_pass_says_what_it_is() -> None:
     """And so does one from elsewhere."""
     assert failed(BrokerError("away", retriable=True)) == "away"
-    assert described(LimitError("expected less; found more"))["text"] == "expected less; found more"
+    assert described(LimitError("expected less; found more")).text == "expected less; found more"

@@ -24,6 +24,7 @@ from penstock.engine.lanes.messages import (
     Stop,
     frame,
 )
+from penstock.engine.letters.failures import Described
 from penstock.engine.record.marks import Activity, FoundProducers, Producers
 from penstock.engine.record.plan import Repeats, Split, Transaction, WriterEntry
 from penstock.errors import PenstockError
@@ -49,7 +50,7 @@ SENT: list[tuple[Message, bytes]] = [
     (Parcel(3, 0, "op", 0, 0, "ä"), b""),
     (LevelEnd(3, 0, 1), b""),
     (Done(3, REPORT), b""),
-    (Failed(3, {"type": "FlowError", "text": "expected", "retriable": False}), b""),
+    (Failed(3, Described("FlowError", "expected", retriable=False)), b""),
     (Peer(0, "00"), b""),
     (Abort(3), b""),
     (Beat(), b""),

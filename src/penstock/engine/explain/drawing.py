@@ -14,11 +14,10 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final
+from typing import Final, TypedDict
 
 from penstock.engine.explain.labels import Labels
 from penstock.engine.physical import Physical
-from penstock.engine.record.values import Json
 from penstock.engine.record.version import Version
 from penstock.flow.graph import (
     Closed,
@@ -32,7 +31,7 @@ from penstock.flow.graph import (
     ViewNode,
 )
 
-__all__ = ["Arranged", "arrange", "draw"]
+__all__ = ["Arranged", "BoxJson", "LineJson", "arrange", "draw"]
 
 LINE_CHARS: Final = 38
 LINES_MAX: Final = 9  # of one box; the text form has all
@@ -101,21 +100,46 @@ class _Edge:
     exchanged: bool
 
 
-@dataclass(frozen=True)
-class Arranged:
-    """Where everything of a drawing is, in pixels: JSON of boxes and lines.
+class BoxJson(TypedDict):
+    """A box, as JSON.
+
+    Attributes:
+        kind: `topic`, `step`, `operator` or `end`.
+        lines: its texts; the first one is its name.
+        nodes: identities of those that it shows.
+        x: of its corner, as `y`.
+        y: see `x`.
+        width: of it.
+        height: of it.
+    """
+
+    kind: str
+    lines: list[str]
+    nodes: list[str]
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+LineJson = TypedDict("LineJson", {"path": str, "exchanged": bool, "from": str})
+"""A line, as JSON: its path in SVG, and the identity of the node whose rows it carries."""
+
+
+class Arranged(TypedDict):
+    """Where everything of a drawing is, in pixels, as JSON.
 
     Attributes:
         width: of the drawing.
         height: of the drawing.
-        boxes: each `kind`, `lines`, `nodes` (identities), `x`, `y`, `width`, `height`.
-        lines: each `path` (of SVG), `exchanged`, and `from`, the identity of the node whose rows it carries.
+        boxes: from left to right.
+        lines: between them.
     """
 
     width: float
     height: float
-    boxes: list[Json]
-    lines: list[Json]
+    boxes: list[BoxJson]
+    lines: list[LineJson]
 
 
 def arrange(physical: Physical, version: Version | None = None, *, live: bool = False) -> Arranged:
@@ -130,11 +154,11 @@ def arrange(physical: Physical, version: Version | None = None, *, live: bool = 
     columns = _columns(boxes, edges)
     _place(columns, COLUMN_GAP_LIVE_PX if live else COLUMN_GAP_PX)
     widths = [max(box.width for box in column) for column in columns]
-    return Arranged(
-        max((box.x + box.width for box in boxes), default=0) + PAD_PX,
-        max((box.y + box.height for box in boxes), default=0) + PAD_PX,
-        [_described(box) for box in boxes],
-        [
+    return {
+        "width": max((box.x + box.width for box in boxes), default=0) + PAD_PX,
+        "height": max((box.y + box.height for box in boxes), default=0) + PAD_PX,
+        "boxes": [_described(box) for box in boxes],
+        "lines": [
             {
                 "path": _line(edge, widths),
                 "exchanged": edge.exchanged,
@@ -142,12 +166,19 @@ def arrange(physical: Physical, version: Version | None = None, *, live: bool = 
             }
             for edge in edges
         ],
-    )
+    }
 
 
-def _described(box: _Box) -> Json:
-    sizes = {"x": box.x, "y": box.y, "width": box.width, "height": box.height}
-    return {"kind": box.kind, "lines": box.lines, "nodes": box.nodes, **sizes}
+def _described(box: _Box) -> BoxJson:
+    return {
+        "kind": box.kind,
+        "lines": box.lines,
+        "nodes": box.nodes,
+        "x": box.x,
+        "y": box.y,
+        "width": box.width,
+        "height": box.height,
+    }
 
 
 def draw(physical: Physical, version: Version | None = None) -> str:
@@ -158,13 +189,13 @@ def draw(physical: Physical, version: Version | None = None) -> str:
         version: the last committed one, for sizes and watermarks.
     """
     found = arrange(physical, version)
-    width, height = found.width, found.height
+    width, height = found["width"], found["height"]
     size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">',
         f"<title>{_escape(physical.graph.name)}</title><style>{STYLE}</style><defs>{ARROW}</defs>",
-        *(_path(line) for line in found.lines),
-        *(part for box in found.boxes for part in _box(box)),
+        *(_path(line) for line in found["lines"]),
+        *(part for box in found["boxes"] for part in _box(box)),
         "</svg>\n",
     ]
     return "\n".join(parts)
@@ -309,12 +340,12 @@ def _line(edge: _Edge, widths: Sequence[float]) -> str:
     return curve
 
 
-def _path(line: Json) -> str:
+def _path(line: LineJson) -> str:
     dashed = ' class="exchange"' if line["exchanged"] else ""
     return f'<path{dashed} d="{line["path"]}" marker-end="url(#end)"/>'
 
 
-def _box(box: Json) -> Iterator[str]:
+def _box(box: BoxJson) -> Iterator[str]:
     yield (
         f'<rect class="{box["kind"]}" x="{box["x"]:.0f}" y="{box["y"]:.0f}" '
         f'width="{box["width"]:.0f}" height="{box["height"]:.0f}"/>'

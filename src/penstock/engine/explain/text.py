@@ -19,8 +19,9 @@ number stands below the others.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
+from penstock.engine.explain.figures import NodeFigures
 from penstock.engine.explain.labels import Labels
 from penstock.engine.physical import Physical, Placed
 from penstock.engine.record.version import Version
@@ -43,7 +44,7 @@ INDENT: Final = "  "
 def explain(
     physical: Physical,
     version: Version | None = None,
-    figures: Mapping[str, Any] | None = None,
+    figures: Mapping[str, NodeFigures] | None = None,
     targets: Mapping[str, Sequence[str]] | None = None,
 ) -> str:
     """A pipeline's graph as text.
@@ -51,8 +52,7 @@ def explain(
     Args:
         physical: the graph, and where it runs.
         version: the last committed one, for sizes and watermarks.
-        figures: by node, what it has done: `rows_in`, `rows_out` and `seconds`, as
-            `penstock.app.facts.Facts.nodes` has them. None shows none.
+        figures: by node, what it has done, as `penstock.app.facts.Facts.nodes` has it. None shows none.
         targets: by topic, the sinks that follow it, as `App.targets` gives them.
     """
     return "\n".join(_Explanation(physical, version, figures or {}, targets or {}).lines())
@@ -63,7 +63,7 @@ class _Explanation:
         self,
         physical: Physical,
         version: Version | None,
-        figures: Mapping[str, Any],
+        figures: Mapping[str, NodeFigures],
         targets: Mapping[str, Sequence[str]],
     ) -> None:
         self.physical, self.labels = physical, Labels(physical, version)

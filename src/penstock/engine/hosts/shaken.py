@@ -196,9 +196,9 @@ class _Made:
                 return f"bytes in the state file {path}"
         return None
 
-    def _reported(self) -> Json:
+    def _reported(self) -> dict[str, object]:
         """All that lanes reported, whichever did."""
-        found: Json = {}
+        found: dict[str, object] = {}
         counts: dict[str, int] = defaultdict(int)
         for report in self.reports:
             for source in report.sources:

@@ -30,9 +30,10 @@ from penstock.engine.lanes.messages import (
     Stop,
     Written,
 )
+from penstock.engine.letters.failures import Described
 from penstock.engine.record.plan import Plan
 from penstock.engine.record.report import Report
-from penstock.engine.record.values import Json, Traces
+from penstock.engine.record.values import Traces
 from penstock.errors import PenstockError
 
 __all__ = ["Assignment", "Conductor", "LaneFailedError", "LaneSilentError"]
@@ -55,12 +56,12 @@ class LaneFailedError(Exception):
     """A lane's work failed.
 
     Attributes:
-        content: `type`, `text`, `retriable` of its error.
+        described: its error.
     """
 
-    def __init__(self, content: Json) -> None:
-        super().__init__(content["text"])
-        self.content = content
+    def __init__(self, described: Described) -> None:
+        super().__init__(described.text)
+        self.described = described
 
 
 class LaneSilentError(Exception):
@@ -278,8 +279,8 @@ class Conductor:
             case Done(ticket, report) if ticket == self._ticket:
                 self._reports[number] = report
             case Failed(ticket, found) if ticket == self._ticket:
-                if found["type"] == PEER_LOST:
-                    raise _LostError(found["text"])
+                if found.type == PEER_LOST:
+                    raise _LostError(found.text)
                 raise LaneFailedError(found)
             case Beat() | Done() | Failed():
                 pass  # of an attempt that was given up

@@ -21,7 +21,7 @@ from penstock.engine.lanes.messages import (
     Stop,
     Written,
 )
-from penstock.engine.letters.failures import described
+from penstock.engine.letters.failures import Described, described
 from penstock.engine.states.hot import Hot
 from penstock.engine.tasks import Job, LaneBatch
 
@@ -117,7 +117,7 @@ class _Runner:
         self.control.send(Done(go.ticket, report))
 
     def _fail(self, kind: str, text: str) -> None:
-        self.control.send(Failed(self._ticket, {"type": kind, "text": text, "retriable": True}))
+        self.control.send(Failed(self._ticket, Described(kind, text, retriable=True)))
 
     def _may_write(self) -> None:
         """Waits until the plan is written down."""

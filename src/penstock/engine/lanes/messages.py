@@ -14,9 +14,10 @@ from typing import Any, Final, TypeAlias
 
 import orjson
 
+from penstock.engine.letters.failures import Described
 from penstock.engine.record.plan import Plan
 from penstock.engine.record.report import Report
-from penstock.engine.record.values import Json, Traces, by_name
+from penstock.engine.record.values import Traces, by_name
 from penstock.errors import PenstockError
 
 __all__ = [
@@ -121,7 +122,7 @@ class Failed:
     """Why an attempt can't be ended."""
 
     ticket: int
-    error: Json
+    error: Described
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +252,8 @@ def _parsed(head: memoryview) -> Message:
             content["traces"] = by_name(content["traces"])
         elif kind is Done:
             content["report"] = Report.from_json(content["report"])
+        elif kind is Failed:
+            content["error"] = Described(**content["error"])
         return kind(**content)
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise PenstockError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from penstock.engine.record.marks import Activity, Producers
 from penstock.engine.record.values import Json, by_name, by_number, known
@@ -226,16 +226,15 @@ class Plan:
     @staticmethod
     def from_json(content: Json) -> Plan:
         """Reads what `to_json` gave."""
-        read: dict[str, Any] = {
+        activity = content.get("activity", {})
+        read = {
             "splits": tuple(map(Split.from_json, content["splits"])),
             "writers": writers_from_json(content["writers"]),
-            "activity": {
-                topic: Activity.from_json(one) for topic, one in content.get("activity", {}).items()
-            },
+            "activity": {topic: Activity.from_json(one) for topic, one in activity.items()},
             "repeats": known(content.get("repeats"), Repeats.from_json),
             "transaction": known(content.get("transaction"), Transaction.from_json),
         }
-        return Plan(**{**content, **read})
+        return Plan(**(content | read))
 
 
 @dataclass(frozen=True, slots=True)

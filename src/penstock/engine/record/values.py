@@ -10,6 +10,7 @@ __all__ = ["Json", "Offsets", "Traces", "by_name", "by_number", "known"]
 T = TypeVar("T")
 
 Json: TypeAlias = dict[str, Any]
+"""An object of JSON: of an operator, which alone reads it, or of a file that isn't read yet."""
 Offsets: TypeAlias = Mapping[str, Mapping[int, int]]
 """By topic and partition."""
 Traces: TypeAlias = Mapping[str, Mapping[int, Json]]

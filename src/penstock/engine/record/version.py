@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from penstock.engine.record.floors import noted_floors
 from penstock.engine.record.marks import Activity, Held, Producers
@@ -24,7 +24,7 @@ from penstock.errors import PenstockError, SetupError
 if TYPE_CHECKING:  # a version is read without the graph, and what that imports
     from penstock.flow.graph import Source
 
-__all__ = ["Counts", "OperatorEntry", "TimeEntry", "Version", "ViewEntry", "states_in"]
+__all__ = ["Counts", "OperatorEntry", "TimeEntry", "Version", "ViewEntry", "ViewStep", "states_in"]
 
 FORMAT: Final = 1
 """Of a version, in its JSON. It changes only if readers of this release would misread what is written."""
@@ -71,21 +71,34 @@ class OperatorEntry:
         )
 
 
+class ViewStep(TypedDict, total=False):
+    """One step from the rows of an operator's state to a view's, as JSON: a condition, or columns.
+
+    Attributes:
+        where: the condition, in SQL.
+        select: the columns: names and SQL.
+        types: of those columns that SQL's text doesn't say.
+    """
+
+    where: str
+    select: Sequence[Sequence[str]]
+    types: Mapping[str, str]
+
+
 @dataclass(frozen=True, slots=True)
 class ViewEntry:
     """How a reader makes a view of an operator's state, without the program.
 
     Attributes:
         operator: whose state it is.
-        steps: from the state's rows to the view's: `{"where": sql}`, or `{"select": [[name, sql], …]}` with
-            `types` of those columns that SQL's text doesn't say.
+        steps: from the state's rows to the view's.
         columns: of the view.
         keys: those that group it.
         row_key: those that identify a row; none where nobody knows.
     """
 
     operator: str
-    steps: Sequence[Json]
+    steps: Sequence[ViewStep]
     columns: Sequence[str]
     keys: Sequence[str]
     row_key: Sequence[str] = ()
@@ -346,9 +359,8 @@ class Version:
                 f"expected state of a format up to {FORMAT}; found {content['format']}: a later release of "
                 "Penstock wrote it. Run the pipeline with that release"
             )
-        read: dict[str, Any] = {name: content[name] for name in _PLAIN if name in content}
         return Version(
-            **read,
+            **{name: content[name] for name in _PLAIN if name in content},
             number=content["version"],
             offsets=by_name(content["offsets"]),
             operators={

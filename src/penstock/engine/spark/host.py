@@ -30,10 +30,10 @@ from penstock.engine.lanes.conductor import (
     LaneSilentError,
 )
 from penstock.engine.lanes.lane import serve
+from penstock.engine.letters.failures import Described
 from penstock.engine.plan import Execute, Work
 from penstock.engine.record.plan import Plan
 from penstock.engine.record.report import Report
-from penstock.engine.record.values import Json
 from penstock.engine.spark import standby
 from penstock.engine.spark.session import Place, Spark
 from penstock.engine.tasks import Job
@@ -360,7 +360,7 @@ class _Standing:
         try:
             return self._conductor.run(assign, work.write)
         except LaneFailedError as error:
-            raise _raised(error.content) from None
+            raise _raised(error.described) from None
         except LaneSilentError as error:
             # Spark takes its task for running. Ending the job kills a process that is suspended.
             raise _JobEndedError(f"expected Spark's tasks to answer; found: {error}") from None
@@ -484,10 +484,10 @@ def _lacks_room(error: Exception) -> bool:
     )
 
 
-def _raised(content: Json) -> PenstockError:
-    kind: type[PenstockError] = getattr(errors, content["type"], PenstockError)
-    error = kind(content["text"])
-    error.retriable = content["retriable"]
+def _raised(found: Described) -> PenstockError:
+    kind: type[PenstockError] = getattr(errors, found.type, PenstockError)
+    error = kind(found.text)
+    error.retriable = found.retriable
     return error
 
 

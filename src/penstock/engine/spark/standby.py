@@ -32,7 +32,7 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final, NamedTuple
 
 from penstock.engine.spark.scratch import is_held
 
@@ -61,6 +61,15 @@ ANSWER_S: Final = 60.0
 COMMAND: Final = ("-m", "penstock.engine.spark.workers", OPTION)
 
 _log = logging.getLogger(__name__)
+
+
+class _Daemon(NamedTuple):
+    """What the process that takes over has of the daemon: where it was, and how it was started."""
+
+    environment: dict[str, str]
+    arguments: list[str]
+    path: list[str]
+    folder: str
 
 
 class Begun:
@@ -205,13 +214,8 @@ def hand_over() -> bool:
     address = os.environ.pop(ADDRESS, None)
     if address is None:
         return False
-    request = {
-        "environment": dict(os.environ),
-        "arguments": sys.argv,
-        "path": sys.path,
-        "folder": os.getcwd(),  # noqa: PTH109 - a text
-    }
-    body = json.dumps(request).encode()
+    folder = os.getcwd()  # noqa: PTH109 - a text
+    body = json.dumps(_Daemon(dict(os.environ), sys.argv, sys.path, folder)).encode()
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(ANSWER_S)
         connection.connect(address)
@@ -242,7 +246,7 @@ def stand_by(load: Callable[[], None]) -> bool:
             body = _exactly(connection, int.from_bytes(head, "big"))
             if streams:  # a daemon's
                 shutil.rmtree(Path(address).parent, ignore_errors=True)
-                _become(connection, streams, json.loads(body))
+                _become(connection, streams, _Daemon(*json.loads(body)))
                 return True
             connection.close()
             _fork(listener, *pickle.loads(body))  # noqa: S301 - in a folder of this user's alone
@@ -279,13 +283,13 @@ def _fork(listener: socket.socket, work: bytes, count: int) -> None:
             os._exit(status)
 
 
-def _become(connection: socket.socket, streams: list[int], request: dict[str, Any]) -> None:
+def _become(connection: socket.socket, streams: list[int], daemon: _Daemon) -> None:
     for stream, own in zip(streams, STREAMS, strict=True):
         os.dup2(stream, own)
         os.close(stream)
     os.environ.clear()
-    os.environ.update(request["environment"])
-    sys.argv[:], sys.path[:] = request["arguments"], request["path"]
-    os.chdir(request["folder"])
+    os.environ.update(daemon.environment)
+    sys.argv[:], sys.path[:] = daemon.arguments, daemon.path
+    os.chdir(daemon.folder)
     connection.send(b"!")
     connection.detach()  # open for as long as this process lives: its end ends the other one's wait
