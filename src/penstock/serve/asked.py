@@ -11,17 +11,20 @@ import queue
 import resource
 import sys
 import threading
-from typing import IO, Any, Final
+from dataclasses import replace
+from typing import IO, Final
 
 import orjson
 import psutil
 import pyarrow as pa
 
 from penstock.errors import LimitError, PenstockError, QueryError
-from penstock.serve.questions import Question, answer
+from penstock.serve.questions import Head, Question, Refusal, answer
 from penstock.serve.views import Views
 
 NICE: Final = 10  # the pipeline next to it comes first
+READY: Final = b"{}"
+"""The first line, which says that it is there."""
 
 
 def main(where: str, memory_bytes: int) -> None:
@@ -30,47 +33,43 @@ def main(where: str, memory_bytes: int) -> None:
     # Whatever a library prints must not come between the answers.
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    requests: queue.SimpleQueue[Question] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(requests,), daemon=True).start()
     at_rest = _reserved_bytes()
     _limit_memory(at_rest + 2 * memory_bytes)
-    _send(out, {"ready": True})
+    _send(out, READY)
     while True:
-        request = requests.get()
+        question = requests.get()
+        head: Head | Refusal
+        body: memoryview | None
         try:
-            question = Question(**request)
             found = answer(Views(where), question, memory_bytes)
             body = _body(found.table, question.bytes_max)
-            head: dict[str, Any] = {
-                "bytes": len(body),
-                "rows_total": found.rows_total,
-                "parameters": found.parameters,
-                "types": found.types,
-                "version": found.version,
-                "since": found.since,
-                "failures": dict(found.failures),
-            }
+            head = Head(
+                *(len(body), found.rows_total, found.parameters, found.types),
+                *(found.version, found.since, dict(found.failures)),
+            )
             del found
         except PenstockError as error:
-            head, body = {"error": type(error).__name__, "text": str(error)}, None
+            head, body = Refusal(type(error).__name__, str(error)), None
         except MemoryError:
             text = "expected a query that fits into memory; found one that doesn't. Request less at once"
-            head, body = {"error": LimitError.__name__, "text": text}, None
+            head, body = Refusal(LimitError.__name__, text), None
         except RecursionError:
             text = "expected a query that nests less deeply; found one beyond Python's limit"
-            head, body = {"error": QueryError.__name__, "text": text}, None
+            head, body = Refusal(QueryError.__name__, text), None
         except Exception as error:  # noqa: BLE001 - reported to the one who asked
             text = f"expected an answer; found {type(error).__name__}: {error}"
-            head, body = {"error": QueryError.__name__, "text": text}, None
+            head, body = Refusal(QueryError.__name__, text), None
         # What this query has reserved and not given back would be missing to the next one.
         worn = _reserved_bytes() - at_rest > memory_bytes // 2
-        _send(out, {**head, "worn": worn}, body)
+        _send(out, orjson.dumps(replace(head, worn=worn)), body)
 
 
-def _listen(requests: queue.SimpleQueue[dict[str, Any]]) -> None:
+def _listen(requests: queue.SimpleQueue[Question]) -> None:
     """Takes requests; their end ends the process, in the middle of a query as well."""
     for line in sys.stdin.buffer:
-        requests.put(orjson.loads(line))
+        requests.put(Question(**orjson.loads(line)))
     os._exit(0)
 
 
@@ -107,8 +106,8 @@ def _body(table: pa.Table, bytes_max: int) -> memoryview:
     return memoryview(sink.getvalue())
 
 
-def _send(out: IO[bytes], head: dict[str, Any], body: memoryview | None = None) -> None:
-    out.write(orjson.dumps(head) + b"\n")
+def _send(out: IO[bytes], line: bytes, body: memoryview | None = None) -> None:
+    out.write(line + b"\n")
     if body is not None:
         out.write(body)
     out.flush()

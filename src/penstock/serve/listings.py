@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypedDict, cast
 
 import orjson
 import pyarrow as pa
@@ -15,6 +16,10 @@ from penstock.errors import QueryError
 from penstock.follow.report import phase_of
 from penstock.serve.texts.names import IN_SCHEMA
 from penstock.state import LocalStateFiles, StateFiles
+
+if TYPE_CHECKING:  # they load the engine, and clients
+    from penstock.engine.explain.figures import NodeFigures
+    from penstock.sinks.figures import SinkFigures
 
 __all__ = ["listed", "running_facts"]
 
@@ -38,6 +43,18 @@ SINKS: Final[dict[str, pa.DataType]] = {
 
 
 _SCHEMA: Final = re.compile(IN_SCHEMA, re.IGNORECASE)
+
+
+class RunningFacts(TypedDict, total=False):
+    """Of the facts of a pipeline's process (`penstock.app.Facts`), those that queries show.
+
+    Attributes:
+        nodes: by identity, what the graph's nodes have done.
+        sinks: by name, what the program's sinks do.
+    """
+
+    nodes: Mapping[str, NodeFigures]
+    sinks: Mapping[str, SinkFigures]
 
 
 class Listable(Protocol):
@@ -89,7 +106,7 @@ def listed(snapshot: Listable, query: str) -> pa.Table | None:
     return None
 
 
-def running_facts(where: Path) -> dict[str, Any]:
+def running_facts(where: Path) -> RunningFacts:
     """What the process of a pipeline says about itself; empty where it says nothing.
 
     Args:
@@ -99,14 +116,16 @@ def running_facts(where: Path) -> dict[str, Any]:
         found = orjson.loads((where.parent / FACTS).read_bytes())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return cast("RunningFacts", found) if isinstance(found, dict) else {}
 
 
-def _sink(name: str, figures: dict[str, Any]) -> dict[str, Any]:
+def _sink(name: str, figures: SinkFigures) -> dict[str, object]:
+    """A row of SHOW SINKS, by column; other figures are left out."""
+    behind_ms = figures["behind_ms"]
     return {
         **figures,
         "sink": name,
         "state": phase_of(figures, time.time_ns() // 1_000_000),
-        "behind_s": figures["behind_ms"] / 1_000,
+        "behind_s": None if behind_ms is None else behind_ms / 1_000,
         "dead_letters": figures["dead"],
     }

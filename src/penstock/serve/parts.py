@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from penstock.core.schema import Schema
 from penstock.engine.record.values import Json
+from penstock.engine.record.version import ViewStep
 from penstock.expr import EvaluationError
 from penstock.expr.duck import evaluate
 from penstock.expr.failing import guarded
@@ -43,7 +44,7 @@ class ViewPart:
     version: int
     spec: Json
     traces: Mapping[int, Json]
-    steps: tuple[Json, ...]
+    steps: tuple[ViewStep, ...]
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -100,12 +101,12 @@ class ViewPart:
     def keeps_windows(self) -> bool:
         """Whether the view's `window_start` is that of its operator's windows."""
         traits = operator_from_spec(self.spec).traits
-        selects = [dict(step["select"]) for step in self.steps if "select" in step]
-        own = all(one.get("window_start") == '"window_start"' for one in selects)
+        selects = [step["select"] for step in self.steps if "select" in step]
+        own = all(["window_start", '"window_start"'] in map(list, one) for one in selects)
         return own and traits.closes and "window_start" in traits.schema.names
 
 
-def _typed(rows: pa.Table, step: Json) -> pa.Table:
+def _typed(rows: pa.Table, step: ViewStep) -> pa.Table:
     """What a step gives, with the types that DuckDB has by other names."""
     for name, text in step.get("types", {}).items():
         at = rows.schema.get_field_index(name)
@@ -116,7 +117,7 @@ def _typed(rows: pa.Table, step: Json) -> pa.Table:
 
 
 def _computed(
-    columns: Sequence[tuple[str, str]], rows: pa.Table
+    columns: Sequence[Sequence[str]], rows: pa.Table
 ) -> tuple[pa.Table, Sequence[np.ndarray]]:
     """SQL expressions by name, and where each fails, if one does: bool[rows].
 

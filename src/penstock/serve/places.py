@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, TypedDict, TypeVar
 
 from penstock.core.names import hint, known_names
-from penstock.engine.record.values import Json, Offsets
+from penstock.engine.record.values import Offsets
 from penstock.engine.record.version import Version
 from penstock.engine.store import Store, open_files
 from penstock.errors import CorruptError, QueryError
 
-__all__ = ["newest", "open_store", "state_of", "status_of"]
+__all__ = ["VersionStatus", "newest", "open_store", "state_of", "status_of"]
 
 T = TypeVar("T")
 ATTEMPTS_MAX: Final = 5  # a version may be vacuumed while it is being opened
@@ -84,7 +84,37 @@ def newest(store: Store, where: str, work: Callable[[Version], T]) -> T:
     raise AssertionError
 
 
-def status_of(version: Version) -> Json:
+class VersionStatus(TypedDict):
+    """What is known of a version, as values of JSON; see `penstock.engine.record.version.Version`.
+
+    Attributes:
+        name: of the pipeline.
+        version: its number.
+        epoch: of the owner that committed it.
+        wall_us: the batch's clock.
+        partitions: by topic.
+        offsets: by topic and partition, of the next record.
+        newest_us: by topic and partition, the newest time to which it has moved the watermark.
+        watermark_us: by topic.
+        counts: of `penstock.engine.record.version.Counts`, by their names.
+        begins: by view, where the log began when it was made, if not at 0.
+        held: by topic, who holds its watermark back: the fields of `penstock.engine.record.marks.Held`.
+    """
+
+    name: str
+    version: int
+    epoch: int
+    wall_us: int
+    partitions: dict[str, int]
+    offsets: dict[str, dict[str, int]]
+    newest_us: dict[str, dict[str, int]]
+    watermark_us: dict[str, int]
+    counts: dict[str, dict[str, int]]
+    begins: dict[str, dict[str, dict[str, int]]]
+    held: dict[str, dict[str, int | str | None]]
+
+
+def status_of(version: Version) -> VersionStatus:
     """Offsets, watermarks and counts as plain values; where the log began, of views that it limits."""
     begins = {
         name: _named(version.operators[view.operator].begins)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -16,6 +16,8 @@ from penstock.state.sizes import state_size
 if TYPE_CHECKING:
     import duckdb
 
+    from penstock.engine.explain.figures import NodeFigures
+
 __all__ = ["COLUMN", "explained", "running_figures"]
 
 COLUMN: Final = "QUERY PLAN"
@@ -26,7 +28,7 @@ def explained(
     snapshot: Snapshot,
     query: str,
     *,
-    figures: Mapping[str, Any] | None,
+    figures: Mapping[str, NodeFigures] | None,
     memory_bytes_max: int,
     prepare: Callable[[duckdb.DuckDBPyConnection], None] | None,
 ) -> Answer:
@@ -59,7 +61,7 @@ def explained(
     return Answer(pa.table({COLUMN: lines}), len(lines), (), ("VARCHAR",), snapshot.version)
 
 
-def _view(snapshot: Snapshot, name: str, figures: Mapping[str, Any]) -> Iterator[str]:
+def _view(snapshot: Snapshot, name: str, figures: Mapping[str, NodeFigures]) -> Iterator[str]:
     """How a view is kept up to date: its operator, its state, what it did in the running pipeline."""
     node, entry = snapshot.kept_by(name)
     rows, size, _ = state_size(entry.traces)
@@ -79,7 +81,7 @@ def _view(snapshot: Snapshot, name: str, figures: Mapping[str, Any]) -> Iterator
         )
 
 
-def running_figures(where: Path) -> Mapping[str, Any]:
+def running_figures(where: Path) -> Mapping[str, NodeFigures]:
     """By node, what the pipeline's process says that it has done; empty where there is none.
 
     Args:

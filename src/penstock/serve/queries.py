@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import orjson
 import psutil
@@ -31,8 +31,8 @@ import pyarrow as pa
 
 from penstock import errors
 from penstock.errors import LimitError, PenstockError
-from penstock.serve.answers import Answer, Failure
-from penstock.serve.questions import Question
+from penstock.serve.answers import Answer
+from penstock.serve.questions import Question, Refusal, read_head
 
 __all__ = ["Queries", "QueryLimits"]
 
@@ -186,25 +186,22 @@ class _Process:
             assert self._process.stdin is not None
             self._process.stdin.write(orjson.dumps(query) + b"\n")
             self._process.stdin.flush()
-        head = self._line(deadline, gone, what)
-        if "error" in head:
-            self.is_ready = not head["worn"]
+        head = read_head(self._line(deadline, gone, what))
+        if isinstance(head, Refusal):
+            self.is_ready = not head.worn
             raise _error(head)
-        body = self._bytes(head["bytes"], deadline, gone, what)
-        self.is_ready = not head["worn"]
+        body = self._bytes(head.size, deadline, gone, what)
+        self.is_ready = not head.worn
         with pa.ipc.open_stream(body) as stream:
             rows = stream.read_all()
         return Answer(
             rows,
-            head["rows_total"],
-            tuple(head["parameters"]),
-            tuple(head["types"]),
-            head["version"],
-            head["since"],
-            {
-                view: tuple(Failure(**one) for one in failures)
-                for view, failures in head["failures"].items()
-            },
+            head.rows_total,
+            tuple(head.parameters),
+            tuple(head.types),
+            head.version,
+            head.since,
+            head.failures,
         )
 
     def kill(self) -> None:
@@ -216,13 +213,12 @@ class _Process:
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
 
-    def _line(self, deadline: float, gone: Callable[[], bool], what: str) -> dict[str, Any]:
+    def _line(self, deadline: float, gone: Callable[[], bool], what: str) -> bytes:
         while (end := self._known.find(b"\n")) < 0:
             self._read(deadline, gone, what)
         line = bytes(self._known[:end])
         del self._known[: end + 1]
-        content: dict[str, Any] = orjson.loads(line)
-        return content
+        return line
 
     def _bytes(self, count: int, deadline: float, gone: Callable[[], bool], what: str) -> pa.Buffer:
         while len(self._known) < count:
@@ -267,6 +263,6 @@ def _ending(code: int) -> str:
     return f"signal {-code}" if code < 0 else f"exit status {code}"
 
 
-def _error(head: dict[str, Any]) -> PenstockError:
-    kind: type[PenstockError] = getattr(errors, head["error"], PenstockError)
-    return kind(head["text"])
+def _error(refusal: Refusal) -> PenstockError:
+    kind: type[PenstockError] = getattr(errors, refusal.error, PenstockError)
+    return kind(refusal.text)

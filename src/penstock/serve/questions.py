@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from penstock.serve.answers import Answer
+import orjson
+
+from penstock.serve.answers import Answer, Failure
 from penstock.serve.catalogs import catalog
 from penstock.serve.catalogs.types import type_of
 from penstock.serve.changes import changes
@@ -17,7 +19,10 @@ from penstock.serve.texts.words import substituted
 from penstock.serve.views import Snapshot, Views
 from penstock.state import LocalStateFiles
 
-__all__ = ["ROWS_ALL", "Question", "answer"]
+if TYPE_CHECKING:
+    from penstock.engine.explain.figures import NodeFigures
+
+__all__ = ["ROWS_ALL", "Head", "Question", "Refusal", "answer", "read_head"]
 
 ROWS_ALL: Final = 2**62
 
@@ -47,6 +52,57 @@ class Question:
     since: int | None = None
     bytes_max: int = 32 << 20
     explain: Literal["", "plan", "analyze"] = ""
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a process says before an answer's rows; see `penstock.serve.answers.Answer`.
+
+    Attributes:
+        size: of the rows, in bytes.
+        rows_total: see `Answer`, as all that isn't said here.
+        parameters: see there.
+        types: see there.
+        version: see there.
+        since: see there.
+        failures: see there.
+        worn: whether the process has not given back the memory of its query.
+    """
+
+    size: int
+    rows_total: int | None
+    parameters: Sequence[str]
+    types: Sequence[str]
+    version: int
+    since: int | None
+    failures: Mapping[str, Sequence[Failure]]
+    worn: bool = False
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """What a process says instead of an answer.
+
+    Attributes:
+        error: the name of its class, one of `penstock.errors`.
+        text: its message.
+        worn: as of `Head`.
+    """
+
+    error: str
+    text: str
+    worn: bool = False
+
+
+def read_head(line: bytes) -> Head | Refusal:
+    """Reads what a process says, a line of JSON."""
+    content = orjson.loads(line)
+    if "error" in content:
+        return Refusal(**content)
+    failures = {
+        view: tuple(Failure(**one) for one in some) for view, some in content["failures"].items()
+    }
+    return Head(**(content | {"failures": failures}))
 
 
 def answer(views: Views, question: Question, memory_bytes_max: int) -> Answer:
@@ -93,7 +149,7 @@ def answer(views: Views, question: Question, memory_bytes_max: int) -> Answer:
     return views.read(question.version if as_of is None else as_of, ask)
 
 
-def _figures(views: Views) -> Mapping[str, Any]:
+def _figures(views: Views) -> Mapping[str, NodeFigures]:
     """What the nodes of the pipeline that runs here have done; of one that runs elsewhere nobody knows."""
     files = views.store.files
     return running_figures(files.directory) if isinstance(files, LocalStateFiles) else {}

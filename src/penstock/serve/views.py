@@ -20,7 +20,6 @@ import pyarrow as pa
 
 from penstock.core.names import hint, known_names, unknown
 from penstock.core.time import instant_text
-from penstock.engine.record.values import Json
 from penstock.engine.record.version import OperatorEntry, Version, ViewEntry
 from penstock.engine.store import NO_SAVEPOINTS, Store
 from penstock.errors import CorruptError, LimitError, PenstockError, QueryError
@@ -34,7 +33,7 @@ from penstock.serve.characters import add_function
 from penstock.serve.listings import listed
 from penstock.serve.moments import AsOf, parted
 from penstock.serve.parts import ViewPart
-from penstock.serve.places import newest, open_store, status_of
+from penstock.serve.places import VersionStatus, newest, open_store, status_of
 from penstock.serve.texts.names import names_schema, open_schema, register, with_quotes
 from penstock.state import StateFiles
 
@@ -137,7 +136,7 @@ class Views:
             lambda s: s.answer(query, rows_max=rows_max, memory_bytes_max=memory_bytes_max),
         )
 
-    def status(self) -> Json:
+    def status(self) -> VersionStatus:
         """Version, offsets, watermarks and counts, as plain values."""
         return self.snapshot().status()
 
@@ -277,7 +276,7 @@ class Snapshot:
         """The views' names."""
         return list(self.content.views)
 
-    def status(self) -> Json:
+    def status(self) -> VersionStatus:
         """Offsets, watermarks and who holds them, counts; where the log began, of views that it limits."""
         return status_of(self.content)
 

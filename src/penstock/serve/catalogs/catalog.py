@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import duckdb
 import orjson
@@ -23,7 +24,7 @@ from sqlglot import exp
 from penstock.errors import QueryError
 from penstock.serve.catalogs import constraints
 from penstock.serve.catalogs.functions import CALLABLE, CALLS, DEFINITIONS
-from penstock.serve.catalogs.presets import keyword_rows, setting_rows
+from penstock.serve.catalogs.presets import Row, keyword_rows, setting_rows
 from penstock.serve.catalogs.types import type_of
 from penstock.serve.texts.words import read
 
@@ -70,13 +71,46 @@ def is_about(query: str) -> bool:
     return _ABOUT.search(named) is not None or CALLS.search(named) is not None
 
 
+class _Type(NamedTuple):
+    """A type of PostgreSQL's: the columns of `pg_type` that differ, and what `format_type` calls it."""
+
+    oid: int
+    typname: str
+    typlen: int
+    typbyval: bool
+    typtype: str
+    typcategory: str
+    typispreferred: bool
+    typdelim: str
+    typelem: int
+    typarray: int
+    typbasetype: int
+    shown: str
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What `catalog.json` has.
+
+    Attributes:
+        relations: by schema and name, the columns as DuckDB declares them.
+        types: that can occur.
+        keywords: by category; see `keyword_rows`.
+    """
+
+    relations: Mapping[str, Mapping[str, str]]
+    types: Sequence[_Type]
+    keywords: Mapping[str, str]
+
+
 @functools.cache
-def _known() -> dict[str, Any]:
-    content: dict[str, Any] = orjson.loads((Path(__file__).parent / "catalog.json").read_bytes())
+def _known() -> _Known:
+    content = orjson.loads((Path(__file__).parent / "catalog.json").read_bytes())
     content["pg_catalog"][KEYWORDS] = (
         '"word" VARCHAR, "catcode" VARCHAR, "barelabel" BOOLEAN, "catdesc" VARCHAR, "baredesc" VARCHAR'
     )
-    return content
+    relations = {schema: content[schema] for schema in SCHEMAS}
+    return _Known(relations, [_Type(*one) for one in content["types"]], content["keywords"])
 
 
 _ARRAY_TYPES: Final = """
@@ -107,7 +141,7 @@ class Catalog:
     def tables(self) -> Mapping[str, Mapping[str, str]]:
         """All relations: their columns, and what DuckDB calls their types; for parameters."""
         found: dict[str, dict[str, str]] = {}
-        for relations in (_known()[one] for one in SCHEMAS):
+        for relations in _known().relations.values():
             for relation, ddl in relations.items():
                 columns = found.setdefault(relation, {})
                 for column in ddl.split(", "):
@@ -163,10 +197,10 @@ class Catalog:
                 if isinstance(table.this, exp.StringToArray):
                     table.set("this", exp.select(table.this.copy()).subquery())
             return
-        if not schema and name not in ctes and name in _known()["pg_catalog"]:
+        if not schema and name not in ctes and name in _known().relations["pg_catalog"]:
             schema = "pg_catalog"
         if schema in SCHEMAS:
-            if name not in _known()[schema]:
+            if name not in _known().relations[schema]:
                 raise QueryError(
                     f'expected a relation of {schema}; relation "{name}" does not exist'
                 )
@@ -191,7 +225,7 @@ class Catalog:
             case exp.Dot() if node.this.name in SCHEMAS:
                 within: exp.Expr = node.expression
                 return within
-            case exp.Column() if node.table.lower() in _known()["pg_catalog"] and node.db:
+            case exp.Column() if node.db and node.table.lower() in _known().relations["pg_catalog"]:
                 node.set("db", None)  # pg_catalog.pg_class.oid
                 return node
             case exp.CurrentSchema() | exp.CurrentUser() | exp.SessionUser() | exp.CurrentCatalog():
@@ -266,8 +300,10 @@ class Catalog:
             con.execute(f"CREATE SCHEMA {schema}")
         bodies = " ".join(CALLABLE[name] for name in self._functions)
         if "type_names" in bodies:
-            names = ("type_oid", "type_name", "format_name")
-            rows = [dict(zip(names, (*t[:2], t[-1]), strict=True)) for t in _known()["types"]]
+            rows: list[Row] = [
+                {"type_oid": one.oid, "type_name": one.typname, "format_name": one.shown}
+                for one in _known().types
+            ]
             con.execute(
                 "CREATE TABLE pgc.type_names (type_oid BIGINT, type_name VARCHAR, format_name VARCHAR)"
             )
@@ -276,7 +312,7 @@ class Catalog:
             self._named.add(("pg_catalog", "pg_class"))
         for schema, name in sorted(self._named):
             table = f'{SCHEMAS[schema]}."{name}"'
-            con.execute(f"CREATE TABLE {table} ({_known()[schema][name]})")
+            con.execute(f"CREATE TABLE {table} ({_known().relations[schema][name]})")
             made = _ROWS.get((schema, name))
             rows = [] if made is None else made(self._snapshot)
             keyed = constraints.ROWS.get((schema, name))
@@ -293,7 +329,7 @@ class Catalog:
         return f"{arguments} AS {of_index if name == 'pg_get_indexdef' else of_constraint}"
 
 
-def _fill(con: duckdb.DuckDBPyConnection, table: str, rows: list[dict[str, Any]]) -> None:
+def _fill(con: duckdb.DuckDBPyConnection, table: str, rows: list[Row]) -> None:
     if rows:
         con.register("filling", pa.Table.from_pylist(rows))
         con.execute(f"INSERT INTO {table} BY NAME SELECT * FROM filling")
@@ -341,16 +377,16 @@ def _name_outputs(tree: exp.Query) -> None:
         select.set("expressions", named)
 
 
-Rows = Callable[["Snapshot"], list[dict[str, Any]]]
+Rows: TypeAlias = Callable[["Snapshot"], list[Row]]
 
 
-def _namespaces(_: Snapshot) -> list[dict[str, Any]]:
+def _namespaces(_: Snapshot) -> list[Row]:
     known = {"pg_catalog": PG_CATALOG, "public": PUBLIC, "information_schema": INFORMATION}
     return [{"oid": oid, "nspname": name, "nspowner": OWNER} for name, oid in known.items()]
 
 
-def _classes(snapshot: Snapshot) -> list[dict[str, Any]]:
-    found = []
+def _classes(snapshot: Snapshot) -> list[Row]:
+    found: list[Row] = []
     for number, name in enumerate(snapshot.names()):
         found.append(
             {
@@ -367,8 +403,8 @@ def _classes(snapshot: Snapshot) -> list[dict[str, Any]]:
     return found
 
 
-def _attributes(snapshot: Snapshot) -> list[dict[str, Any]]:
-    found = []
+def _attributes(snapshot: Snapshot) -> list[Row]:
+    found: list[Row] = []
     for number, view in enumerate(snapshot.names()):
         for i, field in enumerate(snapshot.schema(view), 1):
             kind, is_array = type_of(field.type)
@@ -388,28 +424,27 @@ def _attributes(snapshot: Snapshot) -> list[dict[str, Any]]:
     return found
 
 
-def _modifier(arrow: Any) -> int:
+def _modifier(arrow: pa.DataType) -> int:
     """What `numeric` keeps of its digits."""
     if pa.types.is_decimal(arrow):
         return (int(arrow.precision) << 16 | int(arrow.scale)) + 4
     return -1
 
 
-def _types(_: Snapshot) -> list[dict[str, Any]]:
-    names = (
-        "oid", "typname", "typlen", "typbyval", "typtype", "typcategory", "typispreferred",
-        "typdelim", "typelem", "typarray", "typbasetype",
-    )  # fmt: skip
-    more = {
+def _types(_: Snapshot) -> list[Row]:
+    same: Row = {
         "typnamespace": PG_CATALOG, "typowner": OWNER, "typrelid": 0, "typisdefined": True,
         "typnotnull": False, "typtypmod": -1, "typndims": 0, "typcollation": 0, "typsubscript": 0,
         "typinput": 0, "typoutput": 0, "typreceive": 0, "typsend": 0,
     }  # fmt: skip
-    found = [dict(zip(names, one[:-1], strict=True)) | more for one in _known()["types"]]
-    return [one | {"typinput": ARRAY_IN if one["typcategory"] == "A" else 0} for one in found]
+    found = []
+    for one in _known().types:
+        row: Row = {name: value for name, value in one._asdict().items() if name != "shown"}
+        found.append(row | same | {"typinput": ARRAY_IN if one.typcategory == "A" else 0})
+    return found
 
 
-def _tables(snapshot: Snapshot) -> list[dict[str, Any]]:
+def _tables(snapshot: Snapshot) -> list[Row]:
     return [
         {
             "table_catalog": "penstock", "table_schema": "public", "table_name": name,
@@ -419,9 +454,9 @@ def _tables(snapshot: Snapshot) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _columns(snapshot: Snapshot) -> list[dict[str, Any]]:
-    names = {one[0]: (one[1], one[-1]) for one in _known()["types"]}
-    found = []
+def _columns(snapshot: Snapshot) -> list[Row]:
+    names = {one.oid: (one.typname, one.shown) for one in _known().types}
+    found: list[Row] = []
     for view in snapshot.names():
         for i, field in enumerate(snapshot.schema(view), 1):
             kind, is_array = type_of(field.type)
@@ -440,9 +475,9 @@ def _columns(snapshot: Snapshot) -> list[dict[str, Any]]:
     return found
 
 
-def _statistics(snapshot: Snapshot) -> list[dict[str, Any]]:
+def _statistics(snapshot: Snapshot) -> list[Row]:
     """What was done with each view. Nobody counts it: all is 0, as after a reset."""
-    columns = _known()["pg_catalog"]["pg_stat_all_tables"].split(", ")
+    columns = _known().relations["pg_catalog"]["pg_stat_all_tables"].split(", ")
     counts = {one.split('"')[1]: 0 for one in columns if one.endswith(" BIGINT")}
     return [
         {**counts, "relid": FIRST_OID + number, "schemaname": "public", "relname": view}
@@ -450,7 +485,7 @@ def _statistics(snapshot: Snapshot) -> list[dict[str, Any]]:
     ]
 
 
-_OWNER: Final = {
+_OWNER: Final[Row] = {
     "oid": OWNER, "rolname": "penstock", "rolsuper": False, "rolinherit": True,
     "rolcreaterole": False, "rolcreatedb": False, "rolcanlogin": True, "rolreplication": False,
     "rolbypassrls": False, "rolconnlimit": -1,
@@ -463,7 +498,7 @@ _ROWS: Final[dict[tuple[str, str], Rows]] = {
     ("pg_catalog", "pg_settings"): lambda _: setting_rows(),
     ("pg_catalog", "pg_stat_all_tables"): _statistics,
     ("pg_catalog", "pg_stat_user_tables"): _statistics,
-    ("pg_catalog", KEYWORDS): lambda _: keyword_rows(_known()["keywords"]),
+    ("pg_catalog", KEYWORDS): lambda _: keyword_rows(_known().keywords),
     ("pg_catalog", "pg_tables"): lambda s: [
         {"schemaname": "public", "tablename": name, "tableowner": "penstock"} for name in s.names()
     ],

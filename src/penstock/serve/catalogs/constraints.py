@@ -6,7 +6,9 @@ They are a primary key if none of them may be NULL, and else a unique constraint
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from penstock.serve.catalogs.presets import Row
 
 if TYPE_CHECKING:
     from penstock.serve.views import Snapshot
@@ -74,7 +76,7 @@ def _identifier(name: str) -> str:
     return name if is_plain else '"' + name.replace('"', '""') + '"'
 
 
-def _constraints(snapshot: Snapshot, first_oid: int) -> list[dict[str, Any]]:
+def _constraints(snapshot: Snapshot, first_oid: int) -> list[Row]:
     return [
         {
             "oid": KEY_OID + one.number, "conname": one.name, "connamespace": PUBLIC,
@@ -88,7 +90,7 @@ def _constraints(snapshot: Snapshot, first_oid: int) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _indexes(snapshot: Snapshot, first_oid: int) -> list[dict[str, Any]]:
+def _indexes(snapshot: Snapshot, first_oid: int) -> list[Row]:
     return [
         {
             "indexrelid": INDEX_OID + one.number, "indrelid": first_oid + one.number,
@@ -103,7 +105,7 @@ def _indexes(snapshot: Snapshot, first_oid: int) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _index_classes(snapshot: Snapshot, _: int) -> list[dict[str, Any]]:
+def _index_classes(snapshot: Snapshot, _: int) -> list[Row]:
     return [
         {
             "oid": INDEX_OID + one.number, "relname": one.name, "relnamespace": PUBLIC, "relkind": "i",
@@ -119,7 +121,7 @@ def _index_classes(snapshot: Snapshot, _: int) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _index_attributes(snapshot: Snapshot, first_oid: int) -> list[dict[str, Any]]:
+def _index_attributes(snapshot: Snapshot, first_oid: int) -> list[Row]:
     """The columns of indexes; types are the view's columns'."""
     del first_oid
     return [
@@ -135,7 +137,7 @@ def _index_attributes(snapshot: Snapshot, first_oid: int) -> list[dict[str, Any]
     ]  # fmt: skip
 
 
-def _pg_indexes(snapshot: Snapshot, _: int) -> list[dict[str, Any]]:
+def _pg_indexes(snapshot: Snapshot, _: int) -> list[Row]:
     return [
         {
             "schemaname": "public", "tablename": one.view, "indexname": one.name,
@@ -145,7 +147,7 @@ def _pg_indexes(snapshot: Snapshot, _: int) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _table_constraints(snapshot: Snapshot, _: int) -> list[dict[str, Any]]:
+def _table_constraints(snapshot: Snapshot, _: int) -> list[Row]:
     return [
         {
             **_place(one), "constraint_type": "PRIMARY KEY" if one.is_primary else "UNIQUE",
@@ -156,7 +158,7 @@ def _table_constraints(snapshot: Snapshot, _: int) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _key_columns(snapshot: Snapshot, _: int) -> list[dict[str, Any]]:
+def _key_columns(snapshot: Snapshot, _: int) -> list[Row]:
     return [
         {**_place(one), "column_name": name, "ordinal_position": i}
         for one in keys_of(snapshot)
@@ -164,20 +166,20 @@ def _key_columns(snapshot: Snapshot, _: int) -> list[dict[str, Any]]:
     ]
 
 
-def _used_columns(snapshot: Snapshot, _: int) -> list[dict[str, Any]]:
+def _used_columns(snapshot: Snapshot, _: int) -> list[Row]:
     return [
         {**_place(one), "column_name": name} for one in keys_of(snapshot) for name in one.columns
     ]
 
 
-def _place(one: Key) -> dict[str, Any]:
+def _place(one: Key) -> Row:
     place = {"catalog": "penstock", "schema": "public"}
-    found: dict[str, Any] = {f"constraint_{what}": name for what, name in place.items()}
+    found: Row = {f"constraint_{what}": name for what, name in place.items()}
     found |= {f"table_{what}": name for what, name in place.items()}
     return found | {"constraint_name": one.name, "table_name": one.view}
 
 
-Rows = Callable[["Snapshot", int], list[dict[str, Any]]]
+Rows: TypeAlias = Callable[["Snapshot", int], list[Row]]
 ROWS: Final[dict[tuple[str, str], Rows]] = {
     ("pg_catalog", "pg_class"): _index_classes,
     ("pg_catalog", "pg_attribute"): _index_attributes,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final, TypeAlias
 
-__all__ = ["SERVER_VERSION", "SETTINGS", "current_setting", "keyword_rows", "setting_rows"]
+__all__ = ["SERVER_VERSION", "SETTINGS", "Row", "current_setting", "keyword_rows", "setting_rows"]
 
+Row: TypeAlias = dict[str, str | int | float | list[int] | None]
+"""A row of a relation, by column; a column that isn't there is NULL."""
 SERVER_VERSION: Final = "16.0"
 """Whose catalogs these are: clients choose their queries by it."""
 _LOOK, _STATEMENTS, _FIXED = (
@@ -56,7 +58,7 @@ def current_setting() -> str:
     return f"CASE lower(x) {' '.join(cases)} END"
 
 
-def setting_rows() -> list[dict[str, Any]]:
+def setting_rows() -> list[Row]:
     """The rows of `pg_settings`: what settings are at first."""
     return [
         {
@@ -69,7 +71,7 @@ def setting_rows() -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def keyword_rows(words: Mapping[str, str]) -> list[dict[str, Any]]:
+def keyword_rows(words: Mapping[str, str]) -> list[Row]:
     """The rows of `pg_get_keywords()`.
 
     Args:

@@ -36,8 +36,9 @@ def add_function(con: duckdb.DuckDBPyConnection, query: str) -> None:
     """Lets a connection know `to_char`, if the query calls it."""
     if _CALL.search(query) is None:
         return
-    how: dict[str, Any] = {"type": "arrow"}
-    con.create_function("to_char_of", _column, ["VARCHAR"] * 3, "VARCHAR", **how)
+    from duckdb.func import ARROW  # whoever has a connection has loaded it
+
+    con.create_function("to_char_of", _column, ["VARCHAR"] * 3, "VARCHAR", type=ARROW)
     con.execute(
         "CREATE TEMP MACRO to_char(x, f) AS to_char_of(CAST(typeof(x) AS VARCHAR), CAST(x AS VARCHAR), "
         "CAST(f AS VARCHAR))"

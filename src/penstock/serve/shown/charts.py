@@ -6,7 +6,7 @@ import html
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final, TypeGuard
 
 import pyarrow as pa
 
@@ -48,10 +48,13 @@ def chart_html(table: pa.Table, keys: Sequence[str] | None, measure: str | None)
     from penstock.serve.shown.series import series  # most tables have no windows
 
     found = series(table, keys=keys, measure=measure, top=LINES_MAX)
-    starts = [instant_us(start) for start, _ in found["windows"]]
-    values: list[float] = [v for line in found["series"] for v in line["values"] if _is_drawn(v)]
+    starts = [instant_us(start) for start, _ in found["windows"] if start is not None]
+    values = [v for line in found["series"] for v in line["values"] if _is_drawn(v)]
     if len(starts) < 2 or not values:
         return ""
+    every_ms, drawn = found["every_ms"], found["measure"]
+    assert every_ms is not None, "there are windows"
+    assert drawn is not None, "there are values"
     low, high = min(0.0, *values), max(0.0, *values)
     span = (high - low) or 1.0
 
@@ -63,14 +66,15 @@ def chart_html(table: pa.Table, keys: Sequence[str] | None, measure: str | None)
 
     shapes = []
     for color, line in zip(_COLORS, found["series"], strict=False):
-        for run in _runs(line["values"], starts, found["every_ms"] * 1_000):
-            points = " ".join(f"{x(i):.1f},{y(line['values'][i]):.1f}" for i in run)
+        shown = {i: value for i, value in enumerate(line["values"]) if _is_drawn(value)}
+        for run in _runs(list(shown), starts, every_ms * 1_000):
+            points = " ".join(f"{x(i):.1f},{y(shown[i]):.1f}" for i in run)
             if len(run) == 1:
                 at = points.split(",")
                 shapes.append(f'<circle cx="{at[0]}" cy="{at[1]}" r="2.5" fill="{color}"/>')
             else:
                 shapes.append(f'<polyline points="{points}" stroke="{color}"/>')
-    name = html.escape(found["measure"])
+    name = html.escape(drawn)
     more = found["keys_total"] - len(found["series"])
     legend = [
         f'<span style="color:{color}">●</span> {html.escape(line["key"])}'
@@ -87,15 +91,12 @@ def chart_html(table: pa.Table, keys: Sequence[str] | None, measure: str | None)
     )
 
 
-def _is_drawn(value: Any) -> bool:
+def _is_drawn(value: float | None) -> TypeGuard[float]:
     return value is not None and math.isfinite(value)
 
 
-def _runs(
-    values: Sequence[float | None], starts: Sequence[int], every_us: float
-) -> list[list[int]]:
-    """The windows that a line joins: those that follow each other and have a value."""
-    shown = [i for i, value in enumerate(values) if _is_drawn(value)]
+def _runs(shown: list[int], starts: Sequence[int], every_us: float) -> list[list[int]]:
+    """The windows that a line joins: of those that have a value, those that follow each other."""
     runs = [shown[:1]] if shown else []
     for before, i in pairwise(shown):
         if i == before + 1 and starts[i] - starts[before] <= every_us:

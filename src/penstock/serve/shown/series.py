@@ -7,7 +7,7 @@ most `windows` points.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,43 @@ from penstock.serve.shown.values import kind, plain_values
 TOP_MAX: Final = 24  # lines: more can't be distinguished by eye
 WINDOWS_MAX: Final = 2_000  # points of a line: more than a screen has pixels for
 _WINDOW_COLUMNS: Final = ("window_start", "window_end")
+
+
+class Line(TypedDict):
+    """A line of a chart.
+
+    Attributes:
+        key: its label.
+        total: the sum of what it shows, without signs.
+        values: by window; None: the key has no row in it.
+    """
+
+    key: str
+    total: float
+    values: list[float | None]
+
+
+class Lines(TypedDict):
+    """The lines of a chart, as JSON.
+
+    Attributes:
+        keys: the view's key columns.
+        measures: the columns that can be drawn.
+        measure: the one that is drawn; None: there is none.
+        keys_total: how many keys have rows in these windows.
+        every_ms: from one window's start to the next one's. Windows without any row are left out: two starts
+            further apart have a gap. None: there are no windows.
+        windows: start and end of each.
+        series: the lines, the largest first.
+    """
+
+    keys: list[str]
+    measures: list[str]
+    measure: str | None
+    keys_total: int
+    every_ms: float | None
+    windows: list[list[str | None]]
+    series: list[Line]
 
 
 def key_columns(table: pa.Table, keys: Sequence[str] | None = None) -> list[str]:
@@ -62,7 +99,7 @@ def series(
     range_us: int | None = None,
     from_us: int | None = None,
     to_us: int | None = None,
-) -> dict[str, Any]:
+) -> Lines:
     """The lines of a view's chart.
 
     Args:
@@ -76,21 +113,15 @@ def series(
         from_us: only windows that begin then or later; None: all.
         to_us: only windows that begin before then; None: all.
 
-    Returns:
-        `{"keys", "measures", "measure", "every_ms", "windows": [[start, end]…], "series": [{"key",
-        "total", "values"}…], "keys_total"}`; a value is null where the key has no row in that window.
-        Windows without any row are left out: two starts further apart than `every_ms` have a gap.
-
     Raises:
         UserError: the view has no such number.
     """
     key_names = key_columns(table, keys)
     names = measures(table, key_names)
-    head: dict[str, Any] = {"keys": key_names, "measures": names, "measure": None, "keys_total": 0}
     if measure is not None and measure not in names:
         raise UserError(f"expected a measure among {', '.join(names) or 'none'}; found {measure!r}")
     if "window_start" not in table.column_names or not names or table.num_rows == 0:
-        return head | {"measure": measure or (names[0] if names else None), **_empty()}
+        return _empty(key_names, names, measure or (names[0] if names else None))
     measure = measure or names[0]
     starts = np.sort(pc.unique(table["window_start"]).cast(pa.int64()).to_numpy())
     if from_us is not None:
@@ -99,7 +130,7 @@ def series(
         starts = starts[starts < to_us]
     starts = starts[-min(windows, WINDOWS_MAX) :]
     if not len(starts):
-        return head | {"measure": measure, **_empty()}
+        return _empty(key_names, names, measure)
     if range_us is not None:
         starts = starts[starts > starts[-1] - range_us]
     at = table["window_start"].cast(pa.int64()).to_numpy()
@@ -107,17 +138,27 @@ def series(
     column = np.searchsorted(starts, table["window_start"].cast(pa.int64()).to_numpy())
     values = table[measure].cast(pa.float64()).to_numpy()
     group, labels = _groups(table, key_names)
-    return head | {
+    return {
+        "keys": key_names,
+        "measures": names,
         "measure": measure,
-        "every_ms": (every_us or _every_us(table, starts)) / 1_000,
         "keys_total": len(labels),
+        "every_ms": (every_us or _every_us(table, starts)) / 1_000,
         "windows": _bounds(table, starts),
         "series": _lines(group, labels, column, values, len(starts), min(top, TOP_MAX)),
     }
 
 
-def _empty() -> dict[str, Any]:
-    return {"every_ms": None, "windows": [], "series": []}
+def _empty(keys: list[str], names: list[str], measure: str | None) -> Lines:
+    return {
+        "keys": keys,
+        "measures": names,
+        "measure": measure,
+        "keys_total": 0,
+        "every_ms": None,
+        "windows": [],
+        "series": [],
+    }
 
 
 def _every_us(table: pa.Table, starts: np.ndarray) -> int:
@@ -170,7 +211,7 @@ def _lines(
     values: np.ndarray,
     width: int,
     top: int,
-) -> list[dict[str, Any]]:
+) -> list[Line]:
     totals = np.bincount(group, np.nan_to_num(np.abs(values)), len(labels))
     best = np.argsort(-totals, kind="stable")[:top]
     rank = np.full(len(labels), -1)
