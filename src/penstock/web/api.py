@@ -24,12 +24,14 @@ from penstock.web.jsons import dumps, table_json
 from penstock.web.metrics import METRICS_TYPE, metrics_text
 
 if TYPE_CHECKING:
+    from penstock.engine.explain import Arranged
     from penstock.serve import (
         Answer,
         Failure,
         Question,
     )  # loads the engine, which a page over other views doesn't need
     from penstock.serve.arrivals import Arrivals
+    from penstock.web.status import Status as StatusJson
 
 ROWS_MAX: Final = 10_000  # rows of one answer: what a page can show and a browser can hold
 ROWS_DEFAULT: Final = 500
@@ -40,7 +42,7 @@ WORKERS: Final = 2  # threads that read views: the pipeline needs the machine mo
 EVENT_CLIENTS_MAX: Final = 32  # open event streams: each polls
 POLL_S: Final = 0.2  # how often a new version, or that a browser has gone, is looked for
 HEARTBEAT_S: Final = 2.0  # an event at least this often, so that the page sees a dead server
-Graph: TypeAlias = Callable[[], dict[str, Any] | None]
+Graph: TypeAlias = Callable[[], "Arranged | None"]
 """Gives where everything of the pipeline's drawing is (`penstock.app.read_graph`); None: it isn't known."""
 T = TypeVar("T")
 
@@ -48,8 +50,8 @@ T = TypeVar("T")
 class Status(Protocol):
     """Says what the pipeline does now: `StatusBoard.status`."""
 
-    def __call__(self, *, history: bool = False) -> dict[str, Any]:
-        """The status board's dictionary."""
+    def __call__(self, *, history: bool = False) -> StatusJson:
+        """What the status board says."""
         ...
 
 

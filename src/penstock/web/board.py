@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from penstock.engine.record.version import Counts, Version
 from penstock.errors import PenstockError
@@ -20,7 +20,10 @@ from penstock.web.health import LOG_SILENT_US, SILENT_US, Health, State, judge
 if TYPE_CHECKING:  # they load the engine
     from penstock.app import Facts, Found
     from penstock.engine.driver import Progress
+    from penstock.engine.explain.figures import NodeFigures
     from penstock.serve import Failure
+    from penstock.sinks.figures import SinkFigures
+    from penstock.web.status import FailureCounts, SinkStatus, SourceStatus, Status
 
 HISTORY_MAX: Final = 600  # points, a second apart: some minutes of sparkline
 POINT_EVERY_US: Final = 1_000_000
@@ -94,7 +97,7 @@ class StatusBoard:
         """How the pipeline is."""
         return self._judge(self._found(), self._clock_us())
 
-    def status(self, *, history: bool = False) -> dict[str, Any]:
+    def status(self, *, history: bool = False) -> Status:
         """The present state as JSON-able values; `history` adds the sparklines' points."""
         found = self._found()
         with self._lock:
@@ -109,7 +112,7 @@ class StatusBoard:
 
     def _status(
         self, found: Found | None, health: Health, version: Version | None, now_us: int
-    ) -> dict[str, Any]:
+    ) -> Status:
         facts = found.facts if found else None
         runs = found is not None and _reports(found, now_us)
         lag = _lag_now(facts, now_us) if facts and runs else None
@@ -149,7 +152,10 @@ class StatusBoard:
             "dead_letter_topic": f"{version.name}.dead-letters" if version else None,
             "sources": sources,
             "nodes": nodes,
-            "sinks": _sinks(facts, now_us, runs=runs),
+            "sinks": {
+                name: _sink(one, now_us, runs=runs)
+                for name, one in (facts.sinks if facts else {}).items()
+            },
             "failures": {view: _failed(some) for view, some in self._failures().items()},
             "slowest": _slowest(nodes),
         }
@@ -178,7 +184,7 @@ class StatusBoard:
 
     def _source(
         self, name: str, version: Version | None, lag: dict[str, int] | None, now_us: int
-    ) -> dict[str, Any]:
+    ) -> SourceStatus:
         counts = version.counts if version else Counts()
         mark = version.watermark_us.get(name) if version else None
         held = version.held.get(name) if version else None
@@ -196,19 +202,14 @@ class StatusBoard:
             "lost_rows": counts.lost.get(name, 0),
         }
 
-    def _point(self, status: dict[str, Any], now_us: int) -> None:
+    def _point(self, status: Status, now_us: int) -> None:
         """One point of history: ms, batch_ms, rows/s, lag, delay, late, unusable."""
         if self._history and now_us / 1_000 - (self._history[-1][0] or 0) < POINT_EVERY_US / 1_000:
             return
-        names = (
-            "batch_ms",
-            "rows_per_s",
-            "lag",
-            "watermark_delay_ms",
-            "late_rows",
-            "unusable_rows",
-        )
-        self._history.append([now_us / 1_000, *(status[name] for name in names)])
+        speed = status["batch_ms"], status["rows_per_s"]
+        behind = status["lag"], status["watermark_delay_ms"]
+        lost = status["late_rows"], status["unusable_rows"]
+        self._history.append([now_us / 1_000, *speed, *behind, *lost])
 
 
 def split_ms(batch_ms: float, seconds: Mapping[str, float], cores: int) -> dict[str, float]:
@@ -231,42 +232,38 @@ def _reports(found: Found, now_us: int) -> bool:
     return found.alive and facts.ended_us is None and now_us - facts.said_us <= SILENT_US
 
 
-def _at_rest(figures: Mapping[str, Any]) -> dict[str, Any]:
+def _at_rest(figures: NodeFigures) -> NodeFigures:
     """A node's figures where no process reports: nothing moves any more."""
     moving = {what for what in figures if what.endswith("_per_s")} | {"busy"}
-    return {
+    found = {
         what: 0.0 if what in moving and one is not None else one for what, one in figures.items()
     }
+    return cast("NodeFigures", found)
 
 
-def _failed(failures: Sequence[Failure]) -> dict[str, int]:
+def _failed(failures: Sequence[Failure]) -> FailureCounts:
     """How many values, rows and groups of a view failed."""
-    counts = {"values": 0, "rows": 0, "groups": 0}
+    counts: FailureCounts = {"values": 0, "rows": 0, "groups": 0}
     for one in failures:
         counts[one.kind] += one.count
     return counts
 
 
-def _slowest(nodes: Mapping[str, Any]) -> str | None:
+def _slowest(nodes: Mapping[str, NodeFigures]) -> str | None:
     """The operator or step that takes most of the time; None where hardly any is taken."""
     busy = {n: one["busy"] for n, one in nodes.items() if one["kind"] not in {"source", "output"}}
     most = max(busy, key=busy.__getitem__, default=None)
     return most if most is not None and busy[most] >= BUSY_MIN else None
 
 
-def _sinks(facts: Facts | None, now_us: int, *, runs: bool) -> dict[str, Any]:
-    """By name, what the program's sinks do, and how they are. One that has ended measures nothing now."""
+def _sink(figures: SinkFigures, now_us: int, *, runs: bool) -> SinkStatus:
+    """What a sink does, and how it is. One that has ended measures nothing now."""
     from penstock.web.states import sink_state  # loads sinks
 
-    unknown = dict.fromkeys(("lag", "progress", "behind_ms"))
-    return {
-        name: {
-            **one,
-            **({} if runs and one["phase"] not in ("failed", "stopped") else unknown),
-            "state": sink_state(one, now_us // 1_000),
-        }
-        for name, one in (facts.sinks if facts else {}).items()
-    }
+    found: SinkStatus = {**figures, "state": sink_state(figures, now_us // 1_000)}
+    if not runs or figures["phase"] in ("failed", "stopped"):
+        found["lag"] = found["progress"] = found["behind_ms"] = None
+    return found
 
 
 def _topics(facts: Facts | None, version: Version | None) -> list[str]:

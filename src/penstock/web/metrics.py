@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final
 
 from penstock.follow.metrics import METRICS_TYPE, Family, families, text
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
+
+    from penstock.web.status import Status
 
 __all__ = ["METRICS_TYPE", "metrics_text"]
 
@@ -59,20 +61,21 @@ VIEW: Final = (
 )
 
 
-def metrics_text(status: dict[str, Any]) -> bytes:
+def metrics_text(status: Status) -> bytes:
     """The metrics of a status (`StatusBoard.status`)."""
     return text(lambda: _metrics(status))
 
 
-def _metrics(status: dict[str, Any]) -> Iterator[Metric]:
+def _metrics(status: Status) -> Iterator[Metric]:
     from prometheus_client.core import GaugeMetricFamily
 
     app = status["app"]
     state = GaugeMetricFamily(_STATE, "1 for the state that it is in.", labels=["app", "state"])
     state.add_metric([app, status["state"]["name"]], 1)
     yield state
-    known = [one for one in (*PIPELINE, RESTARTS) if status[one.figure] is not None]
-    yield from families("penstock_pipeline", ["app"], known, [([app], status)])
+    figures: Mapping[str, object] = status
+    known = [one for one in (*PIPELINE, RESTARTS) if figures[one.figure] is not None]
+    yield from families("penstock_pipeline", ["app"], known, [([app], figures)])
     topics = [([app, topic], one) for topic, one in status["sources"].items()]
     yield from families("penstock_pipeline", ["app", "topic"], TOPIC, topics)
     nodes = [([app, node, one["kind"], one["name"]], one) for node, one in status["nodes"].items()]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.core.time import instant_text
 from penstock.follow.report import phase_of
 
+if TYPE_CHECKING:
+    from penstock.web.status import PartState
+
 __all__ = ["sink_state", "state_of", "whole"]
 
 
-def sink_state(report: Mapping[str, Any] | None, now_ms: int) -> dict[str, Any]:
+def sink_state(report: Mapping[str, Any] | None, now_ms: int) -> PartState:
     """How a sink is.
 
     Args:
@@ -53,9 +56,7 @@ def sink_state(report: Mapping[str, Any] | None, now_ms: int) -> dict[str, Any]:
     return state_of(phase or "unknown", "wait", since_ms, trouble, "")
 
 
-def state_of(
-    name: str, level: str, since_ms: int | None, reason: str, advice: str
-) -> dict[str, Any]:
+def state_of(name: str, level: str, since_ms: int | None, reason: str, advice: str) -> PartState:
     """A state; `since_ms` in milliseconds since 1970, None: it isn't known."""
     since = None if since_ms is None else instant_text(since_ms * 1_000)
     return {"name": name, "level": level, "since": since, "reason": reason, "advice": advice}

@@ -23,6 +23,7 @@ from penstock.errors import SetupError, UserError
 if TYPE_CHECKING:
     from penstock.demo.feed import LineFeed
     from penstock.files.feed import Feed
+    from penstock.serve.places import VersionStatus
 
 MARK: Final = "demo.json"  # says that a directory is a demo's, and which file its events are from
 LOCK: Final = "demo.lock"
@@ -226,7 +227,7 @@ def _lines_in(directory: Path) -> int:
     return _read_lines(Views(directory).status())
 
 
-def _read_lines(status: dict[str, Any]) -> int:
+def _read_lines(status: VersionStatus) -> int:
     """How many lines were read: the topic has one partition, which begins at 0."""
     return sum(int(offset) for offset in status["offsets"]["requests"].values())
 

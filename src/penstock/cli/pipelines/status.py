@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -14,6 +14,9 @@ from penstock.cli.support.journal import delay, summary
 from penstock.cli.support.options import broker_option, client_settings
 from penstock.cli.support.tables import note, text_table, write_rows
 from penstock.errors import UserError
+
+if TYPE_CHECKING:
+    from penstock.web.status import Status
 
 FOLLOWER: Final = (
     *("kind", "name", "phase", "source", "target", "lag", "behind_s"),
@@ -113,15 +116,13 @@ def _pipeline(app: str, *, as_json: bool) -> None:
             click.echo("\n" + text_table(names, rows, numbers), nl=False)
 
 
-def _topics(known: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+def _topics(known: Status) -> tuple[list[str], list[list[str]]]:
     names = ["topic", "records", "lag", "late", "unusable", "lost", "delay", "held by"]
     rows = [
         [
             name,
-            *(
-                _count(one[what])
-                for what in ("rows", "lag", "late_rows", "unusable_rows", "lost_rows")
-            ),
+            *map(_count, (one["rows"], one["lag"])),
+            *map(_count, (one["late_rows"], one["unusable_rows"], one["lost_rows"])),
             delay(one["watermark_delay_ms"]),
             one["held_by"] or "",
         ]
@@ -130,13 +131,13 @@ def _topics(known: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     return names, rows
 
 
-def _operators(known: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+def _operators(known: Status) -> tuple[list[str], list[list[str]]]:
     names = ["operator", "kind", "in", "in/s", "out", "out/s", "late", "of a core"]
     names += ["state rows", "state bytes", "growth/s", "oldest"]
     return names, list(_nodes(known))
 
 
-def _nodes(known: dict[str, Any]) -> Iterator[list[str]]:
+def _nodes(known: Status) -> Iterator[list[str]]:
     for node, one in known["nodes"].items():
         if one["kind"] in {"source", "output", "closed", "union"}:
             continue

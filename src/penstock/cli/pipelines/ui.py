@@ -9,7 +9,7 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,7 +21,9 @@ from penstock.errors import SetupError, UserError
 
 if TYPE_CHECKING:
     from penstock.cli.support.host import LateViews
+    from penstock.engine.explain import Arranged
     from penstock.web import StatusBoard
+    from penstock.web.console.versions import KeptVersions
 
 
 @click.command(
@@ -176,13 +178,13 @@ def _shown(
     return views, board
 
 
-def _graph(directory: Path) -> dict[str, Any] | None:
+def _graph(directory: Path) -> Arranged | None:
     from penstock.app import read_graph
 
     return read_graph(directory)
 
 
-def _versions(target: str) -> dict[str, Any]:
+def _versions(target: str) -> KeptVersions:
     from penstock.serve import Views
     from penstock.web.console import versions_of
 

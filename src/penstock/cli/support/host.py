@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import click
 import pyarrow as pa
@@ -34,10 +34,12 @@ if TYPE_CHECKING:
     import penstock as ps
     from penstock.app import Found
     from penstock.engine.driver import Progress
+    from penstock.engine.explain import Arranged
     from penstock.engine.record.version import Version
     from penstock.engine.upgrade import Backfilled
     from penstock.serve import Answer, Failure, Queries, Question, Views
     from penstock.serve.arrivals import Arrivals
+    from penstock.web.console.versions import KeptVersions
 
 LOG: Final = logging.getLogger("penstock.run")
 ROWS_PRINTED: Final = 20  # of each view at the end; `penstock query` prints all
@@ -224,7 +226,7 @@ class _Run:
         facts = self.app.facts()
         return None if facts is None else Found(facts, alive=True)
 
-    def graph(self) -> dict[str, Any] | None:
+    def graph(self) -> Arranged | None:
         """Where everything of the drawing is."""
         from penstock.app import read_graph
 
@@ -262,7 +264,7 @@ class _Run:
         sources = self.app.graph().sources
         return {s.topic: dict(s.format.schemas) for s in sources if isinstance(s.format, Avro)}
 
-    def versions(self) -> dict[str, Any]:
+    def versions(self) -> KeptVersions:
         """Committed versions and savepoints."""
         from penstock.serve import Views
         from penstock.web.console import versions_of

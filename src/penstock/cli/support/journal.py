@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.core.time import duration_text
+
+if TYPE_CHECKING:
+    from penstock.web.status import StateStatus, Status
 
 LOOK_S: Final = 1.0  # between two looks at the state
 FIGURES_EVERY_S: Final = 60.0  # between two lines of figures
@@ -26,7 +29,7 @@ class Journal:
 
     def __init__(
         self,
-        status: Callable[[], dict[str, Any]],
+        status: Callable[[], Status],
         log: logging.Logger,
         every_s: float = FIGURES_EVERY_S,
     ) -> None:
@@ -53,7 +56,7 @@ class Journal:
                 return
             quiet_s += LOOK_S
 
-    def _say_state(self, state: dict[str, Any]) -> None:
+    def _say_state(self, state: StateStatus) -> None:
         if state["name"] == self._state:
             return
         self._state = state["name"]
@@ -61,7 +64,7 @@ class Journal:
         self._log.log(_LEVELS.get(state["level"], logging.WARNING), text)
 
 
-def figures(status: dict[str, Any]) -> str:
+def figures(status: Status) -> str:
     """The figures of a status in a line.
 
     >>> figures({"version": 7, "rows_per_s": 12.5, "lag": 0, "late_rows": 1, "unusable_rows": 0})
@@ -75,12 +78,12 @@ def figures(status: dict[str, Any]) -> str:
     )
 
 
-def summary(status: dict[str, Any]) -> str:
+def summary(status: Status) -> str:
     """How the pipeline is: one line where all is well, and the reason and what to do elsewhere."""
     return "".join(text for text, _ in summary_parts(status))
 
 
-def summary_parts(status: dict[str, Any]) -> list[tuple[str, str]]:
+def summary_parts(status: Status) -> list[tuple[str, str]]:
     """The texts of `summary`, each with rich's style."""
     state = status["state"]
     parts = [(state["name"], _STYLES[state["level"]])]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.web import ViewSource
+    from penstock.web.status import SourceStatus, Status
 
 REFRESH_S: Final = 0.5  # between two drawings
 VIEWS_EVERY_S: Final = 2.0  # between two looks at the views: they cost more than the status
@@ -45,7 +46,7 @@ class Terminal:
 
     def __init__(
         self,
-        status: Callable[[], dict[str, Any]],
+        status: Callable[[], Status],
         views: ViewSource,
         url: str | None,
         log: Callable[[], str | None],
@@ -121,7 +122,7 @@ class Lines:
         self._name: str | None = None
         self._printed_s = 0.0
 
-    def next(self, status: dict[str, Any], now_s: float) -> str | None:
+    def next(self, status: Status, now_s: float) -> str | None:
         """What is printed of a state; None: nothing, as it was printed a moment ago.
 
         Args:
@@ -147,7 +148,7 @@ def newest_rows(table: pa.Table, numbers: list[str]) -> pa.Table:
     return newest.slice(0, rows)
 
 
-def _topics(sources: dict[str, Any]) -> Table:
+def _topics(sources: Mapping[str, SourceStatus]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("topic", "events/s", "lag", "delay", "held by"):
         table.add_column(name, justify="left" if name in ("topic", "held by") else "right")

@@ -40,6 +40,7 @@ from penstock.web.console.avro import AvroTexts
 from penstock.web.console.lag import GROUPS_MAX, LagHistory
 from penstock.web.console.log import LogView, Marks, letter_ids, where_of
 from penstock.web.console.records import PAGE_MAX, Wanted
+from penstock.web.console.versions import KeptVersions
 from penstock.web.jsons import dumps
 
 WORKERS: Final = 4  # threads that ask a broker: a page asks for two things at a time
@@ -68,7 +69,7 @@ class Console:
         *,
         has_pipeline: bool = True,
         allow_changes: bool = False,
-        versions: Callable[[], dict[str, Any]] | None = None,
+        versions: Callable[[], KeptVersions] | None = None,
         schemas: Callable[[], Mapping[str, Mapping[int | None, str]]] = dict,
         marks: Callable[[str], Marks] | None = None,
     ) -> None:

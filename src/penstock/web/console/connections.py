@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.client import Client, Reader
 from penstock.client.share import ShareClient
@@ -18,6 +18,9 @@ from penstock.follow.listing import listed
 from penstock.follow.report import group_of, reported
 from penstock.sinks import letters_topic
 from penstock.web.states import sink_state, state_of, whole
+
+if TYPE_CHECKING:
+    from penstock.web.status import PartState
 
 __all__ = ["all_connections", "capture_state"]
 
@@ -32,7 +35,7 @@ STORED_MS: Final = 60_000
 
 def capture_state(
     name: str, found: Mapping[str, Any] | None, control: str, now_ms: int
-) -> dict[str, Any]:
+) -> PartState:
     """How a capture is, as far as the log knows; like `sink_state`.
 
     Args:
@@ -144,7 +147,7 @@ def queues(address: str, **settings: Any) -> list[dict[str, Any]]:
     return found
 
 
-def _queue_state(topic: str, waiting: int, members: int, state: str) -> dict[str, Any]:
+def _queue_state(topic: str, waiting: int, members: int, state: str) -> PartState:
     if waiting and not members:
         reason = f"{waiting:,} jobs wait and no worker is connected."
         return state_of(

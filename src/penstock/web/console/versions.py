@@ -3,25 +3,50 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import TypedDict
 
 from penstock.core.time import instant_text
 from penstock.engine.savepoints import list_savepoints
 from penstock.engine.store import Store
 from penstock.errors import CorruptError
 
-__all__ = ["versions_of"]
+__all__ = ["KeptVersion", "KeptVersions", "NamedSavepoint", "versions_of"]
 
 
-def versions_of(store: Store) -> dict[str, Any]:
+class KeptVersion(TypedDict):
+    """A committed version, when it was made, and its views."""
+
+    version: int
+    at: str
+    views: list[str]
+
+
+class NamedSavepoint(TypedDict):
+    """A savepoint: its version, when it was created, the bytes of its state, and its views."""
+
+    name: str
+    version: int
+    created: str
+    bytes: int
+    views: list[str]
+
+
+class KeptVersions(TypedDict):
     """The versions that are kept, the newest first, and the savepoints, the oldest first."""
-    versions = []
+
+    versions: list[KeptVersion]
+    savepoints: list[NamedSavepoint]
+
+
+def versions_of(store: Store) -> KeptVersions:
+    """The versions that are kept, and the savepoints."""
+    versions: list[KeptVersion] = []
     for number in reversed(store.kept(store.newest_version())):
         with contextlib.suppress(CorruptError, FileNotFoundError):  # removed meanwhile
             content = store.version(number)
             at = instant_text(content.wall_us)
             versions.append({"version": number, "at": at, "views": sorted(content.views)})
-    savepoints = [
+    savepoints: list[NamedSavepoint] = [
         {
             "name": one.name,
             "version": one.version,
