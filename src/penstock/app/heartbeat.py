@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.app.facts import Facts, hold, read_facts, write_facts
 from penstock.app.lag import Meter
@@ -187,9 +187,9 @@ class Heartbeat:
     def _warned(self, text: str) -> None:
         self._note(warning=text, warning_us=self._clock_us())
 
-    def _note(self, **changes: object) -> None:
+    def _note(self, **changes: Any) -> None:
         with self._lock:
-            self._facts = replace(self._facts, **changes)  # type: ignore[arg-type]
+            self._facts = replace(self._facts, **changes)
 
     def _beat(self) -> None:
         self._write(self.facts())

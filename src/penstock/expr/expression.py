@@ -74,7 +74,8 @@ class Expression:
     def typed(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
         """What `sql` gives, as a column of `type`: UUIDs are its bytes, intervals its microseconds."""
         if holds_json(self.type):
-            return fitting(column, self.type)  # type: ignore[no-any-return]
+            found: pa.ChunkedArray = fitting(column, self.type)
+            return found
         if column.type == self.type or self.type not in (UUID, INTERVAL):
             return column
         return column.cast(self.type)

@@ -97,10 +97,11 @@ def _extended_type(type_: pa.DataType) -> Any:
 
 def with_json(arrow: Any, duck: Any) -> pa.DataType:
     """A type of Arrow's, with JSON where DuckDB has it."""
+    plain: pa.DataType = arrow
     if str(duck) == "JSON":
         return JSON
     if "JSON" not in str(duck):
-        return arrow  # type: ignore[no-any-return]
+        return plain
     if duck.id == "struct":
         kinds = dict(duck.children)
         return pa.struct([(one.name, with_json(one.type, kinds[one.name])) for one in arrow])
@@ -108,7 +109,7 @@ def with_json(arrow: Any, duck: Any) -> pa.DataType:
         return pa.map_(arrow.key_type, with_json(arrow.item_type, duck.children[1][1]))
     if duck.id in ("list", "array"):
         return pa.list_(with_json(arrow.value_type, duck.children[0][1]))
-    return arrow  # type: ignore[no-any-return]
+    return plain
 
 
 def fitting(column: Any, type_: pa.DataType) -> Any:

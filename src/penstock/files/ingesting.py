@@ -189,8 +189,9 @@ class _Ingestion(Body[Ingested]):
         self._is_folder = os.path.isdir(pattern)  # noqa: PTH112
         self._pattern = os.path.join(pattern, "*") if self._is_folder else pattern  # noqa: PTH118
         self._format, self._schema, self._key = format_, columns, key
-        is_number = isinstance(settle, int | float)
-        self._settle_ns = int(settle * 1e9) if is_number else duration_us(settle) * 1000  # type: ignore[operator, arg-type]
+        self._settle_ns = (
+            int(settle * 1e9) if isinstance(settle, int | float) else duration_us(settle) * 1000
+        )
         self._to, self.name, self.done = to, name, Ingested()
         self._progress_topic = f"{name}.files"
         self._letter_topic = f"{name}.dead-letters"

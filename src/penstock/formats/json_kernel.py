@@ -10,16 +10,13 @@ has all fields and no others is read by `read_expected`, which compares a mark a
 short numbers from words. Where it isn't such a row, it is read again from its beginning.
 """
 
-# mypy: ignore-errors
-# (these functions have Numba's types, which mypy can't see)
-
 from __future__ import annotations
 
 from typing import Final
 
 import numpy as np
 
-from penstock.core.kernels import njit, types
+from penstock.core.kernels import Array, Number, njit, types
 from penstock.formats.json_scalars import (
     INSTANT_MAX_MS,
     POWERS_EXACT,
@@ -104,7 +101,7 @@ _EPOCH_LAST = int.from_bytes(b"1970-01-01"[2:], "little")
 
 
 @njit(_I(U8_IN, _I, _I, _I), cache=True, nogil=True, error_model="numpy")
-def key_slot(buffer, p, length, mask):
+def key_slot(buffer: Array, p: Number, length: Number, mask: Number) -> Number:
     """Where a key of `length` bytes at `p` belongs in a hash table of `mask + 1` slots."""
     first = word(buffer, p)
     if length < 8:
@@ -116,7 +113,7 @@ def key_slot(buffer, p, length, mask):
 
 
 @inlined
-def same_bytes(left, p, right, q, length):
+def same_bytes(left: Array, p: Number, right: Array, q: Number, length: Number) -> Number:
     """Whether two stretches inside their arrays are equal, `length` bytes long."""
     if p + 8 <= len(left) and q + 8 <= len(right):
         different = load64(left, p) ^ load64(right, q)
@@ -135,7 +132,9 @@ def same_bytes(left, p, right, q, length):
 
 
 @called
-def read_key(buffer, p, end, fields, keys, table):
+def read_key(
+    buffer: Array, p: Number, end: Number, fields: Array, keys: Array, table: Array
+) -> tuple[Number, Number]:
     """A key and its colon: (its field, `_UNKNOWN` or `_FAILED`; the position of its value)."""
     if p >= end or buffer[p] != 34:
         return _FAILED, p
@@ -161,7 +160,7 @@ def read_key(buffer, p, end, fields, keys, table):
 
 
 @inlined
-def read_fixed(buffer, p, end, code, memo):
+def read_fixed(buffer: Array, p: Number, end: Number, code: Number, memo: Array) -> Number:
     """A value of fixed width at `p < end`: (its slot, position past it or -1)."""
     if code == BIGINT or code == INT:  # noqa: SIM109
         value, past = read_integer(buffer, p, end)
@@ -183,7 +182,9 @@ def read_fixed(buffer, p, end, code, memo):
 
 
 @inlined
-def clear(row, field, fields, slots, lengths, valid):
+def clear(
+    row: Number, field: Number, fields: Array, slots: Array, lengths: Array, valid: Array
+) -> None:
     """Makes a field of a row NULL; what lies under a NULL is always zero."""
     slots[field, row] = 0
     valid[field, row] = 0
@@ -192,7 +193,18 @@ def clear(row, field, fields, slots, lengths, valid):
 
 
 @inlined
-def read_value(buffer, p, end, row, field, fields, slots, lengths, valid, memo):
+def read_value(
+    buffer: Array,
+    p: Number,
+    end: Number,
+    row: Number,
+    field: Number,
+    fields: Array,
+    slots: Array,
+    lengths: Array,
+    valid: Array,
+    memo: Array,
+) -> Number:
     """Reads the value of `field` at `p` into the row's slot: the position past it, or -1."""
     if p >= end:
         return -1
@@ -229,7 +241,7 @@ def read_value(buffer, p, end, row, field, fields, slots, lengths, valid, memo):
 
 
 @called
-def expect(fields, keys, order, expected):
+def expect(fields: Array, keys: Array, order: Array, expected: Array) -> None:
     """Notes of each field, in the order of the keys, what `read_expected` needs."""
     for position in range(len(fields)):
         field = order[position]
@@ -245,7 +257,7 @@ def expect(fields, keys, order, expected):
 
 
 @inlined
-def read_short(text, buffer, p, code):
+def read_short(text: Number, buffer: Array, p: Number, code: Number) -> tuple[Number, Number]:
     """A number of few digits and no sign that begins with the word at `p`: (its slot, its bytes or 0).
 
     Few are 15 of an integer, and 7 on each side of a double's point: the double is then their quotient by an
@@ -291,7 +303,19 @@ def read_short(text, buffer, p, code):
 
 
 @inlined
-def read_expected(buffer, p, end, row, fields, keys, expected, slots, lengths, valid, memo):
+def read_expected(
+    buffer: Array,
+    p: Number,
+    end: Number,
+    row: Number,
+    fields: Array,
+    keys: Array,
+    expected: Array,
+    slots: Array,
+    lengths: Array,
+    valid: Array,
+    memo: Array,
+) -> Number:
     """Reads a row that has all fields in the order of the row before: whether it is one.
 
     There is no white space in it but one space behind a mark. What is read as a word may continue
@@ -333,8 +357,21 @@ def read_expected(buffer, p, end, row, fields, keys, expected, slots, lengths, v
 
 @inlined
 def read_row(
-    buffer, p, end, row, fields, keys, table, order, expected, seen, slots, lengths, valid, memo
-):
+    buffer: Array,
+    p: Number,
+    end: Number,
+    row: Number,
+    fields: Array,
+    keys: Array,
+    table: Array,
+    order: Array,
+    expected: Array,
+    seen: Array,
+    slots: Array,
+    lengths: Array,
+    valid: Array,
+    memo: Array,
+) -> Number:
     """Reads one row: `OK` or `SLOW`."""
     if memo[WHOLE] > 0:
         if read_expected(buffer, p, end, row, fields, keys, expected, slots, lengths, valid, memo):
@@ -419,21 +456,21 @@ def memories(fields: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarra
 
 @inlined
 def read_all(
-    buffer,
-    start,
-    length,
-    fields,
-    keys,
-    table,
-    order,
-    expected,
-    seen,
-    memo,
-    slots,
-    lengths,
-    valid,
-    status,
-):
+    buffer: Array,
+    start: Array,
+    length: Array,
+    fields: Array,
+    keys: Array,
+    table: Array,
+    order: Array,
+    expected: Array,
+    seen: Array,
+    memo: Array,
+    slots: Array,
+    lengths: Array,
+    valid: Array,
+    status: Array,
+) -> Number:
     """Reads all records; gives how many are left to the slow path, or `~row` of one outside the buffer."""
     slow = 0
     for row in range(len(start)):
@@ -488,21 +525,21 @@ _LENGTHS_IN = types.Array(types.int32, 1, "C", readonly=True)
     nogil=True,
 )
 def read_rows(
-    buffer,
-    start,
-    length,
-    fields,
-    keys,
-    table,
-    order,
-    expected,
-    seen,
-    memo,
-    slots,
-    lengths,
-    valid,
-    status,
-):
+    buffer: Array,
+    start: Array,
+    length: Array,
+    fields: Array,
+    keys: Array,
+    table: Array,
+    order: Array,
+    expected: Array,
+    seen: Array,
+    memo: Array,
+    slots: Array,
+    lengths: Array,
+    valid: Array,
+    status: Array,
+) -> Number:
     """Reads every row and sets its status.
 
     Returns:

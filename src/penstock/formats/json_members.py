@@ -4,14 +4,11 @@ The kernel accepts a subset of what the slow path accepts, with equal results; o
 twice the last one counts.
 """
 
-# mypy: ignore-errors
-# (the kernel has Numba's types, which mypy can't see)
-
 from __future__ import annotations
 
 from typing import Final
 
-from penstock.core.kernels import njit, types
+from penstock.core.kernels import Array, Number, njit, types
 from penstock.formats.json_kernel import OK, SLOW, read_key
 from penstock.formats.json_scan import is_null, skip_space, skip_value
 from penstock.formats.words import U8_IN, U8_OUT, inlined
@@ -25,7 +22,18 @@ _LENGTHS_IN = types.Array(types.int32, 1, "C", readonly=True)
 
 
 @inlined
-def _find_in_row(buffer, p, end, row, fields, keys, table, at, size, others):
+def _find_in_row(
+    buffer: Array,
+    p: Number,
+    end: Number,
+    row: Number,
+    fields: Array,
+    keys: Array,
+    table: Array,
+    at: Array,
+    size: Array,
+    others: Array,
+) -> Number:
     """Finds the members of one row: `OK` or `SLOW`."""
     p = skip_space(buffer, p, end)
     if p >= end or buffer[p] != 123:
@@ -76,7 +84,18 @@ def _find_in_row(buffer, p, end, row, fields, keys, table, at, size, others):
     cache=True,
     nogil=True,
 )
-def find_members(buffer, start, length, fields, keys, table, at, size, others, status):
+def find_members(
+    buffer: Array,
+    start: Array,
+    length: Array,
+    fields: Array,
+    keys: Array,
+    table: Array,
+    at: Array,
+    size: Array,
+    others: Array,
+    status: Array,
+) -> Number:
     """Finds the members of every row, and sets its status.
 
     Args:

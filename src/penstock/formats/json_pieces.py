@@ -4,14 +4,11 @@ Pieces are text one after another with the positions between them (one more than
 caller sizes every output for the worst case and `PADDING`; kernels write whole blocks, past the end.
 """
 
-# mypy: ignore-errors
-# (these functions have Numba's types, which mypy can't see)
-
 from __future__ import annotations
 
 import numpy as np
 
-from penstock.core.kernels import BLOCK, njit, types
+from penstock.core.kernels import BLOCK, Array, Number, njit, types
 from penstock.core.kernels.copying import copy_plain
 from penstock.formats.words import (
     I64_OUT,
@@ -42,7 +39,7 @@ for _byte, _letter in zip(b'"\\\b\f\n\r\t', b'"\\bfnrt', strict=True):
 
 
 @inlined
-def count_all(data):
+def count_all(data: Array) -> Number:
     """How many bytes need an escape."""
     total = 0
     p = 0
@@ -57,13 +54,13 @@ def count_all(data):
 
 
 @njit(_I(U8_IN), cache=True, nogil=True)
-def count_escapes(data):
+def count_escapes(data: Array) -> Number:
     """How many bytes of text need an escape."""
     return count_all(data)
 
 
 @called
-def put_escape(out, q, byte):
+def put_escape(out: Array, q: Number, byte: Number) -> Number:
     """Writes a byte's escape: the position past it."""
     out[q] = 92
     letter = _LETTERS[byte]
@@ -79,7 +76,7 @@ def put_escape(out, q, byte):
 
 
 @inlined
-def put_text(data, p, end, out, q):
+def put_text(data: Array, p: Number, end: Number, out: Array, q: Number) -> Number:
     """Writes text with its escapes: the position past it."""
     while p < end:
         if p + BLOCK <= len(data):
@@ -103,7 +100,7 @@ def put_text(data, p, end, out, q):
 
 
 @inlined
-def text_all(at, data, valid, ends, out):
+def text_all(at: Array, data: Array, valid: Array, ends: Array, out: Array) -> None:
     """The body of `write_text`."""
     q = 0
     ends[0] = 0
@@ -120,13 +117,15 @@ def text_all(at, data, valid, ends, out):
 
 
 @njit(types.void(_I64_IN, U8_IN, U8_IN, I64_OUT, U8_OUT), cache=True, nogil=True)
-def write_text(at, data, valid, ends, out):
+def write_text(at: Array, data: Array, valid: Array, ends: Array, out: Array) -> None:
     """Strings as JSON: text between the positions `at`, quoted and escaped."""
     text_all(at, data, valid, ends, out)
 
 
 @inlined
-def list_all(at, valid, item_ends, items, ends, out):
+def list_all(
+    at: Array, valid: Array, item_ends: Array, items: Array, ends: Array, out: Array
+) -> None:
     """The body of `write_lists`."""
     q = 0
     ends[0] = 0
@@ -150,13 +149,15 @@ def list_all(at, valid, item_ends, items, ends, out):
 
 
 @njit(types.void(_I64_IN, U8_IN, _I64_IN, U8_IN, I64_OUT, U8_OUT), cache=True, nogil=True)
-def write_lists(at, valid, item_ends, items, ends, out):
+def write_lists(
+    at: Array, valid: Array, item_ends: Array, items: Array, ends: Array, out: Array
+) -> None:
     """Lists as JSON, of the items' pieces between the positions `at`."""
     list_all(at, valid, item_ends, items, ends, out)
 
 
 @inlined
-def copy_exact(source, p, out, q, size):
+def copy_exact(source: Array, p: Number, out: Array, q: Number, size: Number) -> None:
     """Copies `size` bytes and writes none beyond them."""
     if size >= BLOCK:
         for k in range(0, size - BLOCK, BLOCK):
@@ -172,7 +173,7 @@ def copy_exact(source, p, out, q, size):
 
 
 @inlined
-def place_all(name, ends, pieces, cursor, out):
+def place_all(name: Array, ends: Array, pieces: Array, cursor: Array, out: Array) -> None:
     """The body of `place_column`."""
     for row in range(len(cursor)):
         q = cursor[row]
@@ -184,6 +185,6 @@ def place_all(name, ends, pieces, cursor, out):
 
 
 @njit(types.void(U8_IN, _I64_IN, U8_IN, I64_OUT, U8_OUT), cache=True, nogil=True)
-def place_column(name, ends, pieces, cursor, out):
+def place_column(name: Array, ends: Array, pieces: Array, cursor: Array, out: Array) -> None:
     """Writes `name` and a piece into each row, at its cursor, and moves the cursors on."""
     place_all(name, ends, pieces, cursor, out)

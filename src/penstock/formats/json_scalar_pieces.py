@@ -1,13 +1,10 @@
 """Kernels that write numbers and times as pieces of JSON (see `_json_pieces`)."""
 
-# mypy: ignore-errors
-# (these functions have Numba's types, which mypy can't see)
-
 from __future__ import annotations
 
 import numpy as np
 
-from penstock.core.kernels import njit, types
+from penstock.core.kernels import Array, Number, njit, types
 from penstock.core.kernels.copying import copy_plain
 from penstock.core.time import DAY_US, INSTANT_MAX_US, INSTANT_MIN_US
 from penstock.formats.words import I64_OUT, U8_IN, U8_OUT, U64, inlined, load64, store64
@@ -31,21 +28,21 @@ _PAIRS = np.frombuffer(b"".join(b"%02d" % k for k in range(100)), np.uint8)
 
 
 @inlined
-def put_null(out, q):
+def put_null(out: Array, q: Number) -> Number:
     """Writes `null`: the position past it."""
     store64(out, q, _NULL)
     return q + _NULL_BYTES
 
 
 @inlined
-def put2(out, q, value):
+def put2(out: Array, q: Number, value: Number) -> None:
     """Writes two digits of an unsigned number below 100."""
     out[q] = _PAIRS[_I(value) * 2]
     out[q + 1] = _PAIRS[_I(value) * 2 + 1]
 
 
 @inlined
-def put_unsigned(out, q, value):
+def put_unsigned(out: Array, q: Number, value: Number) -> Number:
     """Writes an unsigned number: the position past it."""
     size = 1
     limit = U64(10)
@@ -65,7 +62,7 @@ def put_unsigned(out, q, value):
 
 
 @inlined
-def integers_all(values, valid, ends, out):
+def integers_all(values: Array, valid: Array, ends: Array, out: Array) -> None:
     """The body of `write_integers`."""
     q = 0
     ends[0] = 0
@@ -84,13 +81,13 @@ def integers_all(values, valid, ends, out):
 
 
 @njit(types.void(_I64_IN, U8_IN, I64_OUT, U8_OUT), cache=True, nogil=True)
-def write_integers(values, valid, ends, out):
+def write_integers(values: Array, valid: Array, ends: Array, out: Array) -> None:
     """Integers as JSON."""
     integers_all(values, valid, ends, out)
 
 
 @inlined
-def places_of(value):
+def places_of(value: Number) -> Number:
     """Decimals that a double needs where it is a short decimal fraction, else -1.
 
     `m / 10**k` of an exact m and an exact power is the double nearest to the decimal; the smallest
@@ -109,7 +106,7 @@ def places_of(value):
 
 
 @inlined
-def places_all(values, places):
+def places_all(values: Array, places: Array) -> Number:
     """The body of `find_places`."""
     found = 0
     for row in range(len(values)):
@@ -119,13 +116,13 @@ def places_all(values, places):
 
 
 @njit(_I(_F64_IN, types.int8[::1]), cache=True, nogil=True)
-def find_places(values, places):
+def find_places(values: Array, places: Array) -> Number:
     """Sets each double's decimals, -1 where Arrow must write it: how many it need not."""
     return places_all(values, places)
 
 
 @inlined
-def put_decimal(out, q, value, places):
+def put_decimal(out: Array, q: Number, value: Number, places: Number) -> Number:
     """Writes a double with so many decimals, at least one: the position past it."""
     if np.signbit(value):
         out[q] = 45
@@ -148,7 +145,7 @@ def put_decimal(out, q, value, places):
 
 
 @inlined
-def put_number(at, data, row, point, out, q):
+def put_number(at: Array, data: Array, row: Number, point: Number, out: Array, q: Number) -> Number:
     """Copies a number's text, with `.0` if it is to have a `point` and is whole and not quoted."""
     begin, size = at[row], at[row + 1] - at[row]
     copy_plain(data, begin, out, q, size)
@@ -163,7 +160,9 @@ def put_number(at, data, row, point, out, q):
 
 
 @inlined
-def doubles_all(values, valid, places, at, data, ends, out):
+def doubles_all(
+    values: Array, valid: Array, places: Array, at: Array, data: Array, ends: Array, out: Array
+) -> None:
     """The body of `write_doubles`."""
     q = 0
     other = 0
@@ -192,13 +191,17 @@ def doubles_all(values, valid, places, at, data, ends, out):
     cache=True,
     nogil=True,
 )
-def write_doubles(values, valid, places, at, data, ends, out):
+def write_doubles(
+    values: Array, valid: Array, places: Array, at: Array, data: Array, ends: Array, out: Array
+) -> None:
     """Doubles as JSON: those without `places` have their text between positions `at`, in order."""
     doubles_all(values, valid, places, at, data, ends, out)
 
 
 @inlined
-def numbers_all(at, data, valid, point, ends, out):
+def numbers_all(
+    at: Array, data: Array, valid: Array, point: Number, ends: Array, out: Array
+) -> None:
     """The body of `write_numbers`."""
     q = 0
     ends[0] = 0
@@ -208,13 +211,15 @@ def numbers_all(at, data, valid, point, ends, out):
 
 
 @njit(types.void(_I64_IN, U8_IN, U8_IN, types.boolean, I64_OUT, U8_OUT), cache=True, nogil=True)
-def write_numbers(at, data, valid, point, ends, out):
+def write_numbers(
+    at: Array, data: Array, valid: Array, point: Number, ends: Array, out: Array
+) -> None:
     """Numbers and booleans, of which there is text, as JSON; with `point`, `7` becomes `7.0`."""
     numbers_all(at, data, valid, point, ends, out)
 
 
 @inlined
-def put_date(out, q, days):
+def put_date(out: Array, q: Number, days: Number) -> Number:
     """Writes `YYYY-MM-DD` of days since 1970-01-01 (H. Hinnant, 2014): the position past it."""
     shifted = days + 719468
     era = shifted // 146097
@@ -234,7 +239,7 @@ def put_date(out, q, days):
 
 
 @inlined
-def put_clock(out, q, micros):
+def put_clock(out: Array, q: Number, micros: Number) -> Number:
     """Writes `THH:MM:SS[.fff[fff]]Z` of a day's microseconds, unsigned: the position past it."""
     seconds = micros // U64(1_000_000)
     micros -= seconds * U64(1_000_000)
@@ -263,7 +268,7 @@ def put_clock(out, q, micros):
 
 
 @inlined
-def times_all(values, valid, dates, ends, out):
+def times_all(values: Array, valid: Array, dates: Number, ends: Array, out: Array) -> Number:
     """The body of `write_times`."""
     q = 0
     ends[0] = 0
@@ -297,7 +302,7 @@ def times_all(values, valid, dates, ends, out):
 
 
 @njit(_I(_I64_IN, U8_IN, types.boolean, I64_OUT, U8_OUT), cache=True, nogil=True)
-def write_times(values, valid, dates, ends, out):
+def write_times(values: Array, valid: Array, dates: Number, ends: Array, out: Array) -> Number:
     """Instants (microseconds) or `dates` (days) as JSON.
 
     Returns:

@@ -7,16 +7,13 @@ and left to the slow path. Doubles: W. D. Clinger, *How to read floating point n
 gigabyte per second* (2021).
 """
 
-# mypy: ignore-errors
-# (these functions have Numba's types, which mypy can't see)
-
 from __future__ import annotations
 
 from typing import Final
 
 import numpy as np
 
-from penstock.core.kernels import types
+from penstock.core.kernels import Array, Number, types
 from penstock.core.time import DAY_US, INSTANT_MAX_US, INSTANT_MIN_US, SECOND_US
 from penstock.formats.words import (
     U8_IN,
@@ -50,10 +47,10 @@ INSTANT_MIN_MS, INSTANT_MAX_MS = INSTANT_MIN_US // 1000, INSTANT_MAX_US // 1000
 def _power(exponent: int) -> int:
     """10**exponent, scaled by a power of two to 128 bits with the highest one set, rounded down."""
     if exponent >= 0:
-        value = 10**exponent
+        value: int = 10**exponent
         excess = value.bit_length() - 128
         return value >> excess if excess > 0 else value << -excess
-    divisor = 10**-exponent
+    divisor: int = 10**-exponent
     return (1 << (divisor.bit_length() + 127)) // divisor
 
 
@@ -63,7 +60,7 @@ _POWERS = np.array(
 
 
 @inlined
-def read_digits(buffer, p):
+def read_digits(buffer: Array, p: Number) -> tuple[Number, Number]:
     """The digits from `p` on: (value, how many); more than `DIGITS_MAX`: (0, DIGITS_MAX + 1)."""
     text = word(buffer, p)
     count = digit_count(text)
@@ -86,7 +83,7 @@ def read_digits(buffer, p):
 
 
 @inlined
-def read_integer(buffer, p, end):
+def read_integer(buffer: Array, p: Number, end: Number) -> tuple[Number, Number]:
     """An integer of 64 bits: (value, position past it or -1)."""
     negative = p < end and buffer[p] == 45
     if negative:
@@ -101,7 +98,7 @@ def read_integer(buffer, p, end):
 
 
 @called
-def nearest_double(mantissa, exponent):
+def nearest_double(mantissa: Number, exponent: Number) -> tuple[Number, Number]:
     """Mantissa * 10**exponent, mantissa > 0: (the nearest double, whether that is certain).
 
     The algorithm of Eisel and Lemire, in the form of Go's strconv: normal numbers only.
@@ -142,7 +139,7 @@ def nearest_double(mantissa, exponent):
 
 
 @inlined
-def read_double(buffer, p, end):
+def read_double(buffer: Array, p: Number, end: Number) -> tuple[Number, Number]:
     """A number as the nearest double: (value, position past it or -1)."""
     negative = p < end and buffer[p] == 45
     if negative:
@@ -182,7 +179,9 @@ def read_double(buffer, p, end):
 
 
 @inlined
-def read_decimal(buffer, p, end, scale, precision):
+def read_decimal(
+    buffer: Array, p: Number, end: Number, scale: Number, precision: Number
+) -> tuple[Number, Number]:
     """A number, or a text that is one, in units of 10**-scale: (value, position past it or -1).
 
     Args:
@@ -221,7 +220,7 @@ def read_decimal(buffer, p, end, scale, precision):
 
 
 @inlined
-def days_from_civil(year, month, day):
+def days_from_civil(year: Number, month: Number, day: Number) -> Number:
     """Days since 1970-01-01 of a date of the Gregorian calendar (H. Hinnant, 2014); year >= 1."""
     year -= month <= 2
     era = year // 400
@@ -231,7 +230,7 @@ def days_from_civil(year, month, day):
 
 
 @inlined
-def read_days(year_month, month_day):
+def read_days(year_month: Number, month_day: Number) -> Number:
     """Days since 1970 of a date's first and last 8 bytes (`YYYY-MM-`, `YY-MM-DD`); or -1 << 62."""
     nothing = -1 << 62
     first = year_month ^ U64(0x2D30302D30303030)  # "0000-00-"
@@ -259,7 +258,7 @@ def read_days(year_month, month_day):
 
 
 @inlined
-def read_clock(text):
+def read_clock(text: Number) -> Number:
     """Seconds of the day of `HH:MM:SS`, or -1."""
     clock = text ^ U64(0x30303A30303A3030)
     if (clock | (clock + U64(0x76767F76767F7676))) & U64(0x8080808080808080):
@@ -274,7 +273,7 @@ def read_clock(text):
 
 
 @inlined
-def read_instant(buffer, p, end, memo):
+def read_instant(buffer: Array, p: Number, end: Number, memo: Array) -> tuple[Number, Number]:
     """`YYYY-MM-DD(T| )HH:MM:SS[.f{1,8}][Z|±HH:MM]"` from `p`: (microseconds, past it or -1).
 
     Args:
@@ -324,7 +323,7 @@ def read_instant(buffer, p, end, memo):
 
 
 @inlined
-def read_timestamp(buffer, p, end, memo):
+def read_timestamp(buffer: Array, p: Number, end: Number, memo: Array) -> Number:
     """ISO 8601 text or epoch milliseconds, as microseconds: (value, position past it or -1)."""
     if buffer[p] == 34:
         return read_instant(buffer, p + 1, end, memo)
@@ -335,7 +334,7 @@ def read_timestamp(buffer, p, end, memo):
 
 
 @inlined
-def read_date(buffer, p, end):
+def read_date(buffer: Array, p: Number, end: Number) -> tuple[Number, Number]:
     """The text `"YYYY-MM-DD"` as days since 1970-01-01: (value, position past it or -1)."""
     if p + 12 > end or buffer[p] != 34 or buffer[p + 11] != 34:
         return 0, -1
@@ -344,14 +343,14 @@ def read_date(buffer, p, end):
 
 
 @inlined
-def read_double_bits(buffer, p, end):
+def read_double_bits(buffer: Array, p: Number, end: Number) -> tuple[Number, Number]:
     """A number as the bits of the nearest double: (bits, position past it or -1)."""
     value, past = read_double(buffer, p, end)
     return bits_of_double(value), past
 
 
 @inlined
-def read_float_bits(buffer, p, end):
+def read_float_bits(buffer: Array, p: Number, end: Number) -> tuple[Number, Number]:
     """A number as the bits of the nearest single: (the same as a double's bits, past it or -1)."""
     value, past = read_double(buffer, p, end)
     single = np.float64(np.float32(value))

@@ -5,16 +5,13 @@ accept (a position of -1) may still be, and is looked at again by the slow path.
 handed in satisfies `0 <= p <= end <= len(buffer)`; one handed back never exceeds `end`.
 """
 
-# mypy: ignore-errors
-# (these functions have Numba's types, which mypy can't see)
-
 from __future__ import annotations
 
 from typing import Final
 
 import numpy as np
 
-from penstock.core.kernels import BLOCK, types
+from penstock.core.kernels import BLOCK, Array, Number, types
 from penstock.formats.words import (
     HIGH_BITS,
     ONES,
@@ -51,7 +48,7 @@ for _mark, _byte in zip(b'"\\/bfnrt', b'"\\/\b\f\n\r\t', strict=True):
 
 
 @inlined
-def skip_space(buffer, p, end):
+def skip_space(buffer: Array, p: Number, end: Number) -> Number:
     """The position of the first byte that isn't white space, or `end`."""
     while p < end and buffer[p] <= 32:
         if buffer[p] != 32 and buffer[p] != 10 and buffer[p] != 13 and buffer[p] != 9:
@@ -61,7 +58,7 @@ def skip_space(buffer, p, end):
 
 
 @called
-def scan_character(buffer, p, end):
+def scan_character(buffer: Array, p: Number, end: Number) -> Number:
     """Past one character of two or more UTF-8 bytes (RFC 3629); -1 where it isn't one."""
     lead = buffer[p]
     if lead < 0xC2 or lead > 0xF4:
@@ -88,7 +85,7 @@ def scan_character(buffer, p, end):
 
 
 @called
-def hex4(buffer, p):
+def hex4(buffer: Array, p: Number) -> Number:
     """The value of four hexadecimal digits, -1 where they aren't."""
     value = 0
     for k in range(4):
@@ -103,7 +100,7 @@ def hex4(buffer, p):
 
 
 @called
-def scan_escape(buffer, p, end):
+def scan_escape(buffer: Array, p: Number, end: Number) -> tuple[Number, Number]:
     """Past the escape at the backslash `p`: (position or -1, UTF-8 bytes that it stands for).
 
     Half of a surrogate pair is left to the slow path: it is JSON, but no text.
@@ -126,7 +123,7 @@ def scan_escape(buffer, p, end):
 
 
 @inlined
-def scan_string(buffer, p, end):
+def scan_string(buffer: Array, p: Number, end: Number) -> tuple[Number, Number]:
     """Past the string that begins after the quote before `p`: (position or -1, bytes of its text).
 
     The text takes fewer bytes than its spelling exactly where there are escapes.
@@ -180,7 +177,7 @@ def scan_string(buffer, p, end):
 
 
 @called
-def skip_digits(buffer, p, end):
+def skip_digits(buffer: Array, p: Number, end: Number) -> Number:
     """The position of the first byte that isn't a digit, or `end`."""
     while p < end:
         count = digit_count(word(buffer, p))
@@ -191,7 +188,7 @@ def skip_digits(buffer, p, end):
 
 
 @called
-def scan_number(buffer, p, end):
+def scan_number(buffer: Array, p: Number, end: Number) -> Number:
     """Past a number of any size, or -1."""
     if p < end and buffer[p] == 45:
         p += 1
@@ -216,13 +213,13 @@ def scan_number(buffer, p, end):
 
 
 @inlined
-def is_null(buffer, p, end):
+def is_null(buffer: Array, p: Number, end: Number) -> Number:
     """Whether `null` stands at `p`."""
     return p + 4 <= end and (word(buffer, p) & _WORD4) == _NULL
 
 
 @inlined
-def scan_boolean(buffer, p, end):
+def scan_boolean(buffer: Array, p: Number, end: Number) -> Number:
     """1 where `true` stands at `p`, 0 for `false`, -1 for neither."""
     if p + 4 <= end and (word(buffer, p) & _WORD4) == _TRUE:
         return 1
@@ -232,7 +229,7 @@ def scan_boolean(buffer, p, end):
 
 
 @called
-def skip_scalar(buffer, p, end):
+def skip_scalar(buffer: Array, p: Number, end: Number) -> Number:
     """Past a string, a number, a boolean or null, or -1."""
     if p >= end:
         return -1
@@ -248,7 +245,7 @@ def skip_scalar(buffer, p, end):
 
 
 @called
-def skip_key(buffer, p, end):
+def skip_key(buffer: Array, p: Number, end: Number) -> Number:
     """Past a key, its colon and the space around them, or -1."""
     if p >= end or buffer[p] != _QUOTE:
         return -1
@@ -262,7 +259,7 @@ def skip_key(buffer, p, end):
 
 
 @called
-def skip_value(buffer, p, end):
+def skip_value(buffer: Array, p: Number, end: Number) -> Number:
     """Past any value, or -1: not valid, or deeper than `DEPTH_MAX` within a row's object.
 
     The stack is a word: bit 0 says whether the innermost container is an object.

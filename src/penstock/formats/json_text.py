@@ -1,11 +1,8 @@
 """The kernel that copies string values out of their rows into one Arrow buffer, escapes undone."""
 
-# mypy: ignore-errors
-# (these functions have Numba's types, which mypy can't see)
-
 from __future__ import annotations
 
-from penstock.core.kernels import BLOCK, njit, types
+from penstock.core.kernels import BLOCK, Array, Number, njit, types
 from penstock.core.kernels.copying import called, copy_plain, inlined
 from penstock.formats.json_scan import ESCAPES, hex4
 from penstock.formats.words import U8_IN, U8_OUT
@@ -16,7 +13,7 @@ _I = types.int64
 
 
 @called
-def put_character(out, q, code):
+def put_character(out: Array, q: Number, code: Number) -> Number:
     """Writes a code point in UTF-8: the position past it."""
     if code < 0x80:
         out[q] = code
@@ -38,7 +35,7 @@ def put_character(out, q, code):
 
 
 @called
-def copy_escaped(source, p, out, q, length):
+def copy_escaped(source: Array, p: Number, out: Array, q: Number, length: Number) -> None:
     """Copies a string that `scan_string` accepted, `length` bytes long without its escapes."""
     end = q + length
     while q < end:
@@ -61,7 +58,9 @@ def copy_escaped(source, p, out, q, length):
 
 
 @inlined
-def copy_all(buffer, extra, at, length, offsets, out):
+def copy_all(
+    buffer: Array, extra: Array, at: Array, length: Array, offsets: Array, out: Array
+) -> None:
     """Copies texts to where their offsets say, those with escapes as what they stand for."""
     q = 0
     for row in range(len(at)):
@@ -90,7 +89,9 @@ def copy_all(buffer, extra, at, length, offsets, out):
     cache=True,
     nogil=True,
 )
-def copy_text(buffer, extra, at, length, offsets, out):
+def copy_text(
+    buffer: Array, extra: Array, at: Array, length: Array, offsets: Array, out: Array
+) -> None:
     """Copies a column of strings and writes its Arrow offsets.
 
     Args:

@@ -10,17 +10,39 @@ Source of the tricks: H. S. Warren, *Hacker's Delight*, 2nd edition, section 6-1
 byte); D. Lemire, *Quickly parsing eight digits* (2022).
 """
 
-# mypy: ignore-errors
-# (these functions have Numba's types, which mypy can't see)
-
 from __future__ import annotations
 
 from typing import Final
 
 import numpy as np
 
-from penstock.core.kernels import instruction, types
-from penstock.core.kernels.copying import called, copy_block, inlined  # noqa: F401 - kernels take them from here
+from penstock.core.kernels import Array, Number, instruction, types
+from penstock.core.kernels.copying import called, copy_block, inlined
+
+__all__ = [
+    "HIGH_BITS",
+    "I64_OUT",
+    "ONES",
+    "U8_IN",
+    "U8_OUT",
+    "U64",
+    "ZERO_DIGITS",
+    "bits_of_double",
+    "called",
+    "copy_block",
+    "digit_count",
+    "digits_value",
+    "double_of_bits",
+    "inlined",
+    "leading_zeros",
+    "load64",
+    "marks_escapes",
+    "marks_text",
+    "multiply_high",
+    "store64",
+    "trailing_zeros",
+    "word",
+]
 
 U64: Final = np.uint64
 U8_IN: Final = types.Array(types.uint8, 1, "C", readonly=True)  # a writable array fits as well
@@ -43,7 +65,7 @@ bits_of_double = instruction("bits_of_double")
 
 
 @inlined
-def word(array, index):
+def word(array: Array, index: Number) -> Number:
     """The word at `index >= 0`, with zeros for what lies past the array's end."""
     if index + 8 <= len(array):
         return load64(array, index)
@@ -54,14 +76,14 @@ def word(array, index):
 
 
 @inlined
-def digit_count(text):
+def digit_count(text: Number) -> Number:
     """How many of a word's first bytes are decimal digits, 0 to 8."""
     digits = text ^ ZERO_DIGITS
     return trailing_zeros(((digits + U64(0x7676767676767676)) | digits) & HIGH_BITS) >> 3
 
 
 @inlined
-def digits_value(text, count):
+def digits_value(text: Number, count: Number) -> Number:
     """The number that a word's first `count` bytes (1 to 8, all digits) spell."""
     value = (text ^ ZERO_DIGITS) << U64(64 - 8 * count)  # zeros in front instead of text behind
     value = ((value & U64(0x0F0F0F0F0F0F0F0F)) * U64(2561)) >> U64(8)

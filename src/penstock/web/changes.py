@@ -117,7 +117,8 @@ class Changes:
     async def _lines(
         self, name: str, since: int | None, until: int | None, *, as_events: bool
     ) -> AsyncIterator[bytes]:
-        assert self._views is not None
+        views = self._views
+        assert views is not None
         self._open += 1
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
 
@@ -125,12 +126,12 @@ class Changes:
             with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
                 loop.call_soon_threadsafe(woken.set)
 
-        arrivals = self._views.arrivals(wake)
+        arrivals = views.arrivals(wake)
         said_s = looked_s = loop.time()
         try:
             while not self._stopping.is_set() and (until is None or (since or 0) < until):
                 woken.clear()
-                newest = await asyncio.to_thread(lambda: self._views.version)  # type: ignore[union-attr]
+                newest = await asyncio.to_thread(lambda: views.version)
                 looked_s = loop.time()
                 if newest and newest != since:
                     since, line = await self._between(name, since, newest)

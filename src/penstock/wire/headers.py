@@ -16,6 +16,7 @@ from penstock.core.kernels import njit, types
 from penstock.errors import CorruptError
 from penstock.wire import kernels, plain
 from penstock.wire.columns import Records, gather_column, header_bytes, headers_at
+from penstock.wire.kernels import Bytes, Int, Int32s, Int64s
 
 _READ, _READ64, _READ32 = kernels._READ, kernels._READ64, kernels._READ32  # noqa: SLF001
 varint = kernels.varint
@@ -31,9 +32,9 @@ __all__ = ["header_pairs", "header_values", "raw_headers", "records_of"]
     cache=True,
     nogil=True,
 )
-def _walk(  # type: ignore[no-untyped-def]
-    b, value_start, value_length, name, start, length
-):
+def _walk(
+    b: Bytes, value_start: Int64s, value_length: Int32s, name: Bytes, start: Int64s, length: Int32s
+) -> Int:
     """Walks each record's headers; the index of the first whose lengths make no sense, or -1.
 
     With a name, `start` and `length` say where the last value of that name lies (length -1: there is

@@ -346,9 +346,9 @@ class Codec:
 
     __slots__ = ("_plain", "_tagged", "flexible", "name")
 
-    def __init__(self, entity: type) -> None:
+    def __init__(self, entity: type[Any]) -> None:
         self.name: str = entity.__name__
-        self.flexible: bool = entity.__flexible__  # type: ignore[attr-defined]
+        self.flexible: bool = entity.__flexible__
         hints = typing.get_type_hints(entity)
         compiled = [
             _compile_field(field, hints[field.name], flexible=self.flexible)

@@ -3,14 +3,11 @@
 A value is a place and a size in the bytes, or in further ones behind them: a place past their end.
 """
 
-# mypy: ignore-errors
-# (these functions have Numba's types, which mypy can't see)
-
 from __future__ import annotations
 
 from typing import Final
 
-from penstock.core.kernels import BLOCK, njit, types
+from penstock.core.kernels import BLOCK, Array, Number, njit, types
 from penstock.core.kernels.copying import copy_plain, inlined
 
 __all__ = ["BOOL", "PADDING", "PLAIN", "TEXT", "wrap_all", "write_objects"]
@@ -28,14 +25,26 @@ _OUT, _I64_OUT, _I32_OUT = types.uint8[::1], types.int64[::1], types.int32[::1]
 
 
 @inlined
-def put(source, p, out, q, length):
+def put(source: Array, p: Number, out: Array, q: Number, length: Number) -> Number:
     """Copies bytes: the position past them."""
     copy_plain(source, p, out, q, length)
     return q + length
 
 
 @inlined
-def put_all(data, extra, columns, places, kinds, at, size, names, name_ends, ends, out):
+def put_all(
+    data: Array,
+    extra: Array,
+    columns: Number,
+    places: Array,
+    kinds: Array,
+    at: Array,
+    size: Array,
+    names: Array,
+    name_ends: Array,
+    ends: Array,
+    out: Array,
+) -> None:
     q = 0
     rows = len(ends) - 1
     for row in range(rows):
@@ -78,7 +87,19 @@ def put_all(data, extra, columns, places, kinds, at, size, names, name_ends, end
     cache=True,
     nogil=True,
 )
-def write_objects(data, extra, columns, places, kinds, at, size, names, name_ends, ends, out):
+def write_objects(
+    data: Array,
+    extra: Array,
+    columns: Number,
+    places: Array,
+    kinds: Array,
+    at: Array,
+    size: Array,
+    names: Array,
+    name_ends: Array,
+    ends: Array,
+    out: Array,
+) -> None:
     """Objects of some columns, as JSON.
 
     Args:
@@ -98,7 +119,7 @@ def write_objects(data, extra, columns, places, kinds, at, size, names, name_end
 
 
 @inlined
-def put_between(data, at, head, tail, ends, out):
+def put_between(data: Array, at: Array, head: Array, tail: Array, ends: Array, out: Array) -> None:
     q = 0
     rows = len(at) - 1
     for row in range(rows):
@@ -118,7 +139,7 @@ def put_between(data, at, head, tail, ends, out):
     cache=True,
     nogil=True,
 )
-def wrap_all(data, at, head, tail, ends, out):
+def wrap_all(data: Array, at: Array, head: Array, tail: Array, ends: Array, out: Array) -> None:
     """Values between a head and a tail.
 
     Args:

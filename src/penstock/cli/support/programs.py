@@ -57,17 +57,18 @@ def load(path: Path) -> ModuleType:
     name = f"penstock_program_{path.stem}"
     if path.suffix == ".sql":
         module = ModuleType(name)
-        module.app = _sql_app(path)  # type: ignore[attr-defined]
+        vars(module)["app"] = _sql_app(path)
         return module
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
-    assert spec.loader is not None
+    loader = spec.loader
+    assert loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     sys.path.insert(0, str(path.parent.resolve()))
     loading = _loading.set(True)
     try:
-        guarded(path, lambda: spec.loader.exec_module(module))  # type: ignore[union-attr]
+        guarded(path, lambda: loader.exec_module(module))
     finally:
         _loading.reset(loading)
         sys.path.pop(0)

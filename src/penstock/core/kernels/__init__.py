@@ -15,11 +15,30 @@ from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from penstock.core.kernels.content import digest, names, text_of
 
-__all__ = ["BLOCK", "Kernel", "files", "instruction", "load_all", "njit", "stored_keys", "types"]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = [
+    "BLOCK",
+    "Array",
+    "Kernel",
+    "Number",
+    "files",
+    "instruction",
+    "load_all",
+    "njit",
+    "stored_keys",
+    "types",
+]
+
+Array: TypeAlias = "npt.NDArray[Any]"
+"""An argument of a kernel; of what, its signature says."""
+Number: TypeAlias = Any
+"""A number or a truth value within a kernel: Numba decides which it is, by the signature."""
 
 BLOCK: Final = 32
 """Bytes that are looked at or copied at once: what fits in a vector of most machines, or in two."""

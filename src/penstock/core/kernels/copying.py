@@ -1,13 +1,10 @@
 """How kernels call functions, and copy bytes."""
 
-# mypy: ignore-errors
-# (these functions have Numba's types, which mypy can't see)
-
 from __future__ import annotations
 
 from typing import Final
 
-from penstock.core.kernels import BLOCK, instruction, njit
+from penstock.core.kernels import BLOCK, Array, Number, instruction, njit
 
 __all__ = ["called", "copy_block", "copy_plain", "inlined"]
 
@@ -22,7 +19,7 @@ copy_block = instruction("copy_block")
 
 
 @inlined
-def copy_plain(source, p, out, q, length):
+def copy_plain(source: Array, p: Number, out: Array, q: Number, length: Number) -> None:
     """Copies `length` bytes, in blocks; what is written beyond them is overwritten or padding."""
     if p + length + BLOCK <= len(source):
         for k in range(0, length, BLOCK):

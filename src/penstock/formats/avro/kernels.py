@@ -5,12 +5,9 @@ every output for the worst case. Where `nullable` is 1, a piece begins with the 
 union of null and the type: a value with 2 (which is 1 as zigzag), NULL with 0 and nothing else.
 """
 
-# mypy: ignore-errors
-# (these functions have Numba's types, which mypy can't see)
-
 from __future__ import annotations
 
-from penstock.core.kernels import njit, types
+from penstock.core.kernels import Array, Number, njit, types
 from penstock.formats.json_pieces import copy_exact
 from penstock.formats.words import I64_OUT, U8_IN, U8_OUT, U64, inlined
 
@@ -22,7 +19,7 @@ _I64_IN = types.Array(types.int64, 1, "C", readonly=True)
 
 
 @inlined
-def put_number(value, out, q):
+def put_number(value: Number, out: Array, q: Number) -> Number:
     """Writes a zigzag number of varying length: the position past it."""
     rest = U64((value << 1) ^ (value >> 63))
     while rest >= U64(0x80):
@@ -34,7 +31,7 @@ def put_number(value, out, q):
 
 
 @inlined
-def put_branch(value, nullable, out, q):
+def put_branch(value: Number, nullable: Number, out: Array, q: Number) -> Number:
     """Writes the number of the branch, if there is one: the position past it."""
     if nullable:
         out[q] = BRANCH_VALUE if value else 0
@@ -43,7 +40,7 @@ def put_branch(value, nullable, out, q):
 
 
 @njit(types.void(_I64_IN, U8_IN, _I, I64_OUT, U8_OUT), cache=True, nogil=True)
-def write_numbers(values, valid, nullable, ends, out):
+def write_numbers(values: Array, valid: Array, nullable: Number, ends: Array, out: Array) -> None:
     """Integers."""
     q = 0
     ends[0] = 0
@@ -55,7 +52,9 @@ def write_numbers(values, valid, nullable, ends, out):
 
 
 @njit(types.void(U8_IN, _I, U8_IN, _I, I64_OUT, U8_OUT), cache=True, nogil=True)
-def write_fixed(data, width, valid, nullable, ends, out):
+def write_fixed(
+    data: Array, width: Number, valid: Array, nullable: Number, ends: Array, out: Array
+) -> None:
     """Values of `width` bytes each, as they are."""
     q = 0
     ends[0] = 0
@@ -68,7 +67,9 @@ def write_fixed(data, width, valid, nullable, ends, out):
 
 
 @njit(types.void(_I64_IN, U8_IN, U8_IN, _I, _I, I64_OUT, U8_OUT), cache=True, nogil=True)
-def write_bytes(at, data, valid, nullable, sized, ends, out):
+def write_bytes(
+    at: Array, data: Array, valid: Array, nullable: Number, sized: Number, ends: Array, out: Array
+) -> None:
     """Bytes between the positions `at`: their length first if `sized` is 1."""
     q = 0
     ends[0] = 0
@@ -84,7 +85,15 @@ def write_bytes(at, data, valid, nullable, sized, ends, out):
 
 
 @njit(types.void(_I64_IN, U8_IN, _I, _I64_IN, U8_IN, I64_OUT, U8_OUT), cache=True, nogil=True)
-def write_blocks(at, valid, nullable, item_ends, items, ends, out):
+def write_blocks(
+    at: Array,
+    valid: Array,
+    nullable: Number,
+    item_ends: Array,
+    items: Array,
+    ends: Array,
+    out: Array,
+) -> None:
     """Arrays and maps of the items' pieces between the positions `at`: one block, and the end."""
     q = 0
     ends[0] = 0

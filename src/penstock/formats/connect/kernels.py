@@ -1,15 +1,12 @@
 """Kernels that read what the values of Kafka Connect's records are in JSON."""
 
-# mypy: ignore-errors
-# (these functions have Numba's types, which mypy can't see)
-
 from __future__ import annotations
 
 from typing import Final
 
 import numpy as np
 
-from penstock.core.kernels import njit, types
+from penstock.core.kernels import Array, njit, types
 from penstock.formats.words import U8_IN, U8_OUT
 
 _NO_SIX: Final = 0xFF
@@ -19,7 +16,7 @@ _I32_IN = types.Array(types.int32, 1, "C", readonly=True)
 
 
 @njit(types.void(U8_IN, _I32_IN, U8_OUT, types.int32[::1], U8_OUT), cache=True, nogil=True)
-def decode_base64(data, at, good, ends, out):
+def decode_base64(data: Array, at: Array, good: Array, ends: Array, out: Array) -> None:
     """The bytes that texts between the positions `at` are base64 of; others aren't good any more.
 
     Args:

@@ -1,11 +1,8 @@
 """Kernels over JSON texts: whether they are valid, and copies without the space between their tokens."""
 
-# mypy: ignore-errors
-# (these functions have Numba's types, which mypy can't see)
-
 from __future__ import annotations
 
-from penstock.core.kernels import BLOCK, njit, types
+from penstock.core.kernels import BLOCK, Array, Number, njit, types
 from penstock.core.kernels.copying import called, copy_plain, inlined
 from penstock.formats.json_scan import skip_space, skip_value
 from penstock.formats.words import HIGH_BITS, ONES, U8_IN, U8_OUT, U64, trailing_zeros, word
@@ -22,7 +19,7 @@ _BACKSLASH = 92
 
 
 @called
-def find_space(source, p, end):
+def find_space(source: Array, p: Number, end: Number) -> Number:
     """The position of the first byte that may be space, in strings too; `end` where there is none."""
     while p < end:
         text = word(source, p)
@@ -34,7 +31,7 @@ def find_space(source, p, end):
 
 
 @called
-def past_string(source, p, end):
+def past_string(source: Array, p: Number, end: Number) -> Number:
     """Past the string that begins after the quote before `p`. It is valid."""
     while p < end:
         text = word(source, p) ^ _QUOTES
@@ -53,7 +50,7 @@ def past_string(source, p, end):
 
 
 @called
-def copy_compact(source, p, end, out, q):
+def copy_compact(source: Array, p: Number, end: Number, out: Array, q: Number) -> Number:
     """Copies a valid text without the space between its tokens: the position past it."""
     while p < end:
         byte = source[p]
@@ -72,7 +69,9 @@ def copy_compact(source, p, end, out, q):
 
 
 @inlined
-def compact_all(buffer, extra, at, length, offsets, out):
+def compact_all(
+    buffer: Array, extra: Array, at: Array, length: Array, offsets: Array, out: Array
+) -> None:
     """The body of `compact_texts`."""
     q = 0
     for row in range(len(at)):
@@ -91,7 +90,9 @@ def compact_all(buffer, extra, at, length, offsets, out):
 
 
 @njit(types.void(U8_IN, U8_IN, _I64_IN, _I32_IN, types.int64[::1], U8_OUT), cache=True, nogil=True)
-def compact_texts(buffer, extra, at, length, offsets, out):
+def compact_texts(
+    buffer: Array, extra: Array, at: Array, length: Array, offsets: Array, out: Array
+) -> None:
     """Copies valid JSON texts without the space between their tokens, and writes their offsets.
 
     Args:
@@ -106,7 +107,7 @@ def compact_texts(buffer, extra, at, length, offsets, out):
 
 
 @inlined
-def check_all(buffer, at, length, good):
+def check_all(buffer: Array, at: Array, length: Array, good: Array) -> None:
     """The body of `check_texts`."""
     for row in range(len(at)):
         end = at[row] + _I(length[row])
@@ -115,6 +116,6 @@ def check_all(buffer, at, length, good):
 
 
 @njit(types.void(U8_IN, _I64_IN, _I32_IN, U8_OUT), cache=True, nogil=True)
-def check_texts(buffer, at, length, good):
+def check_texts(buffer: Array, at: Array, length: Array, good: Array) -> None:
     """Finds which texts are one JSON value each, as `skip_value` accepts it, with space around it."""
     check_all(buffer, at, length, good)

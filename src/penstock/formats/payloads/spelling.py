@@ -47,19 +47,26 @@ def without_odd(text: str) -> str:
     return _ODD.sub(other, text)
 
 
+def _past(pattern: re.Pattern[str], text: str, at: int) -> int:
+    """Past what a pattern matches of a valid text."""
+    found = pattern.match(text, at)
+    assert found is not None, "the text is valid"
+    return found.end()
+
+
 def members(text: str) -> Iterator[tuple[str, str]]:
     """The names of an object's members, and the texts of their values.
 
     >>> list(members('{"a": [1, 2], "b":null}'))
     [('a', '[1, 2]'), ('b', 'null')]
     """
-    at = _GAP.match(text, text.index("{") + 1).end()  # type: ignore[union-attr]
+    at = _past(_GAP, text, text.index("{") + 1)
     while text[at] == '"':
         name, at = scanstring(text, at + 1)
-        at = _COLON.match(text, at).end()  # type: ignore[union-attr]
+        at = _past(_COLON, text, at)
         end = _scan(text, at)[1]
         yield name, text[at:end]
-        at = _COMMA.match(text, end).end()  # type: ignore[union-attr]
+        at = _past(_COMMA, text, end)
 
 
 def items(text: str) -> Iterator[str]:
@@ -68,8 +75,8 @@ def items(text: str) -> Iterator[str]:
     >>> list(items('[1, {"a": 2}]'))
     ['1', '{"a": 2}']
     """
-    at = _GAP.match(text, text.index("[") + 1).end()  # type: ignore[union-attr]
+    at = _past(_GAP, text, text.index("[") + 1)
     while text[at] != "]":
         end = _scan(text, at)[1]
         yield text[at:end]
-        at = _COMMA.match(text, end).end()  # type: ignore[union-attr]
+        at = _past(_COMMA, text, end)

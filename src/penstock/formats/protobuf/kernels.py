@@ -4,12 +4,9 @@ Pieces are bytes one after another with the positions between them (one more tha
 every output for the worst case. A piece begins with its field's tag, which may be empty.
 """
 
-# mypy: ignore-errors
-# (these functions have Numba's types, which mypy can't see)
-
 from __future__ import annotations
 
-from penstock.core.kernels import njit, types
+from penstock.core.kernels import Array, Number, njit, types
 from penstock.formats.json_pieces import copy_exact
 from penstock.formats.words import I64_OUT, U8_IN, U8_OUT, U64, inlined
 
@@ -25,7 +22,7 @@ _I64_ROWS = types.int64[:, ::1]
 
 
 @inlined
-def get_number(buffer, p, stop):
+def get_number(buffer: Array, p: Number, stop: Number) -> tuple[Number, Number]:
     """Reads a number of varying length: it, and the position past it; -1 where there is none."""
     value = U64(0)
     shift = U64(0)
@@ -42,7 +39,9 @@ def get_number(buffer, p, stop):
 
 
 @inlined
-def get_value(buffer, p, stop, wire):
+def get_value(
+    buffer: Array, p: Number, stop: Number, wire: Number
+) -> tuple[Number, Number, Number]:
     """A value's number or position, its size, and the position past it; -1 where there is none."""
     if wire == VARINT:
         value, p = get_number(buffer, p, stop)
@@ -64,7 +63,16 @@ def get_value(buffer, p, stop, wire):
     cache=True,
     nogil=True,
 )
-def find_fields(buffer, start, stop, numbers, wires, at, size, status):
+def find_fields(
+    buffer: Array,
+    start: Array,
+    stop: Array,
+    numbers: Array,
+    wires: Array,
+    at: Array,
+    size: Array,
+    status: Array,
+) -> None:
     """Of messages the last value of each field: a number, or a position; size -1 where there is none."""
     for row in range(len(start)):
         for slot in range(len(numbers)):
@@ -92,7 +100,18 @@ def find_fields(buffer, start, stop, numbers, wires, at, size, status):
     cache=True,
     nogil=True,
 )
-def find_items(buffer, start, stop, number, wire, is_counting, ends, at, size, status):
+def find_items(
+    buffer: Array,
+    start: Array,
+    stop: Array,
+    number: Number,
+    wire: Number,
+    is_counting: Number,
+    ends: Array,
+    at: Array,
+    size: Array,
+    status: Array,
+) -> None:
     """The items of a repeated field, packed or one by one: how many there are of each message, or they."""
     count = 0
     ends[0] = 0
@@ -129,7 +148,7 @@ def find_items(buffer, start, stop, number, wire, is_counting, ends, at, size, s
 
 
 @inlined
-def put_number(rest, out, q):
+def put_number(rest: Number, out: Array, q: Number) -> Number:
     """Writes a number of varying length: the position past it."""
     while rest >= U64(0x80):
         out[q] = (rest & U64(0x7F)) | U64(0x80)
@@ -140,7 +159,7 @@ def put_number(rest, out, q):
 
 
 @inlined
-def put_tag(tag, out, q):
+def put_tag(tag: Array, out: Array, q: Number) -> Number:
     """Writes a tag: the position past it."""
     for k in range(len(tag)):
         out[q] = tag[k]
@@ -149,7 +168,7 @@ def put_tag(tag, out, q):
 
 
 @njit(types.void(_I64_IN, U8_IN, U8_IN, I64_OUT, U8_OUT), cache=True, nogil=True)
-def write_numbers(values, valid, tag, ends, out):
+def write_numbers(values: Array, valid: Array, tag: Array, ends: Array, out: Array) -> None:
     """Integers."""
     q = 0
     ends[0] = 0
@@ -161,7 +180,9 @@ def write_numbers(values, valid, tag, ends, out):
 
 
 @njit(types.void(U8_IN, _I, U8_IN, U8_IN, I64_OUT, U8_OUT), cache=True, nogil=True)
-def write_fixed(data, width, valid, tag, ends, out):
+def write_fixed(
+    data: Array, width: Number, valid: Array, tag: Array, ends: Array, out: Array
+) -> None:
     """Values of `width` bytes each, as they are."""
     q = 0
     ends[0] = 0
@@ -174,7 +195,7 @@ def write_fixed(data, width, valid, tag, ends, out):
 
 
 @njit(types.void(_I64_IN, U8_IN, U8_IN, U8_IN, I64_OUT, U8_OUT), cache=True, nogil=True)
-def write_bytes(at, data, valid, tag, ends, out):
+def write_bytes(at: Array, data: Array, valid: Array, tag: Array, ends: Array, out: Array) -> None:
     """Bytes between the positions `at`: their length first."""
     q = 0
     ends[0] = 0

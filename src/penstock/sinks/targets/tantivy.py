@@ -297,17 +297,20 @@ def _adder(module: Any, type_: pa.DataType) -> Callable[[Any, str, Any], None]:
     if pa.types.is_list(type_):
         of: pa.DataType = type_.value_type
         return document.add_text if pa.types.is_list(of) else _adder(module, of)
-    if pa.types.is_boolean(type_):
-        return document.add_boolean  # type: ignore[no-any-return]
-    if pa.types.is_integer(type_):
-        return document.add_integer  # type: ignore[no-any-return]
-    if pa.types.is_floating(type_):
-        return document.add_float  # type: ignore[no-any-return]
-    if type_ == TIMESTAMP:
-        return document.add_date  # type: ignore[no-any-return]
     if pa.types.is_date(type_):
         return lambda d, n, v: d.add_date(n, dt.datetime(v.year, v.month, v.day, tzinfo=dt.UTC))
-    return document.add_bytes if type_ == pa.binary() else document.add_text  # type: ignore[no-any-return]
+    found: Callable[[Any, str, Any], None]
+    if pa.types.is_boolean(type_):
+        found = document.add_boolean
+    elif pa.types.is_integer(type_):
+        found = document.add_integer
+    elif pa.types.is_floating(type_):
+        found = document.add_float
+    elif type_ == TIMESTAMP:
+        found = document.add_date
+    else:
+        found = document.add_bytes if type_ == pa.binary() else document.add_text
+    return found
 
 
 KINDS: Final = (

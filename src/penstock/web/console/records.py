@@ -199,7 +199,7 @@ def _read(
                 at_ms = int(records.timestamp_ms[i])
                 one = _record(p, int(records.offset[i]), at_ms, key, value, headers)
                 if text is not None:
-                    one["value"] = shown(content) | {"form": "avro"}  # type: ignore[operator]
+                    one["value"] = {**(shown(content) or {}), "form": "avro"}
                 look.found.append(one)
 
 

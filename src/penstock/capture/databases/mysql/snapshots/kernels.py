@@ -3,14 +3,11 @@
 Source: MySQL's documentation, "Text Resultset Row", "Protocol::LengthEncodedString".
 """
 
-# mypy: ignore-errors
-# (these functions have Numba's types, which mypy can't see)
-
 from __future__ import annotations
 
 from typing import Final
 
-from penstock.core.kernels import njit, types
+from penstock.core.kernels import Array, Number, njit, types
 from penstock.formats.json_scan import scan_character
 
 __all__ = ["CUT", "END", "HEAD", "LONG", "MORE", "find_rows", "find_values"]
@@ -29,7 +26,7 @@ _NUMBER = types.int64
 
 
 @njit(types.int64(_U8, types.int64, types.int64, types.int64, _I64_OUT), cache=True, nogil=True)
-def find_rows(data, begin, rows_max, limit, state):
+def find_rows(data: Array, begin: Number, rows_max: Number, limit: Number, state: Array) -> Number:
     """How far whole rows are there.
 
     Args:
@@ -68,7 +65,16 @@ def find_rows(data, begin, rows_max, limit, state):
     cache=True,
     nogil=True,
 )
-def find_values(data, begin, length, columns, texts, at, size, special):
+def find_values(
+    data: Array,
+    begin: Number,
+    length: Number,
+    columns: Number,
+    texts: Array,
+    at: Array,
+    size: Array,
+    special: Array,
+) -> Number:
     """Where the values of rows are, row by row.
 
     Args:

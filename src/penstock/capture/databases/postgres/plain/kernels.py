@@ -7,16 +7,13 @@ functions don't know), they end before it, and the caller takes it in another wa
 Source: PostgreSQL's documentation, "Logical Replication Message Formats", protocol version 1.
 """
 
-# mypy: ignore-errors
-# (these functions have Numba's types, which mypy can't see)
-
 from __future__ import annotations
 
 from typing import Final
 
 import numpy as np
 
-from penstock.core.kernels import BLOCK, instruction, njit, types
+from penstock.core.kernels import BLOCK, Array, Number, instruction, njit, types
 from penstock.core.kernels.copying import called, copy_block, copy_plain, inlined
 from penstock.formats.json_scan import scan_character
 
@@ -87,7 +84,7 @@ trailing_zeros = instruction("trailing_zeros")
 
 
 @inlined
-def big(data, p, size):
+def big(data: Array, p: Number, size: Number) -> Number:
     """A number of so many bytes, the greatest first."""
     value = _NUMBER(0)
     for k in range(size):
@@ -96,7 +93,7 @@ def big(data, p, size):
 
 
 @called
-def put_number(out, q, value):
+def put_number(out: Array, q: Number, value: Number) -> Number:
     """Writes a number's digits: the position past them."""
     if value < 0:  # no position or time is the smallest number
         out[q] = _MINUS
@@ -113,7 +110,7 @@ def put_number(out, q, value):
 
 
 @called
-def put_piece(pieces, at, i, out, q):
+def put_piece(pieces: Array, at: Array, i: Number, out: Array, q: Number) -> Number:
     """Writes the piece of that number."""
     begin, end = at[i], at[i + 1]
     copy_plain(pieces, begin, out, q, end - begin)
@@ -121,7 +118,7 @@ def put_piece(pieces, at, i, out, q):
 
 
 @called
-def put_escaped(data, p, end, out, q):
+def put_escaped(data: Array, p: Number, end: Number, out: Array, q: Number) -> Number:
     """Writes text with characters that are escaped, or of several bytes; -1 where it isn't UTF-8."""
     while p < end:
         byte = data[p]
@@ -149,7 +146,7 @@ def put_escaped(data, p, end, out, q):
 
 
 @called
-def put_text(data, p, size, out, q):
+def put_text(data: Array, p: Number, size: Number, out: Array, q: Number) -> Number:
     """Writes a string of JSON; -1 where the text isn't UTF-8."""
     end = p + size
     out[q] = _QUOTE
@@ -169,7 +166,7 @@ def put_text(data, p, size, out, q):
 
 
 @inlined
-def two(data, p):
+def two(data: Array, p: Number) -> Number:
     """The number of two digits; far below zero where they aren't."""
     tens, ones = _NUMBER(data[p]) - _ZERO, _NUMBER(data[p + 1]) - _ZERO
     if tens < 0 or tens > 9 or ones < 0 or ones > 9:
@@ -178,7 +175,9 @@ def two(data, p):
 
 
 @called
-def put_timestamp(data, p, size, kind, out, q):
+def put_timestamp(
+    data: Array, p: Number, size: Number, kind: Number, out: Array, q: Number
+) -> Number:
     """Writes a timestamp of the years 1000 to 9999, in UTC; -1 where it is another one."""
     if size > 3 and data[p + size - 3] == 43:
         if data[p + size - 2] != _ZERO or data[p + size - 1] != _ZERO:
@@ -218,7 +217,7 @@ def put_timestamp(data, p, size, kind, out, q):
 
 
 @called
-def put_value(data, p, size, kind, out, q):
+def put_value(data: Array, p: Number, size: Number, kind: Number, out: Array, q: Number) -> Number:
     """Writes a value; -1 where it isn't plain."""
     if kind == TEXT:
         return put_text(data, p, size, out, q)
@@ -235,13 +234,25 @@ def put_value(data, p, size, kind, out, q):
 
 
 @inlined
-def put_null(out, q):
+def put_null(out: Array, q: Number) -> Number:
     out[q], out[q + 1], out[q + 2], out[q + 3] = 110, 117, 108, 108
     return q + 4
 
 
 @called
-def put_row(data, p, end, table, column_at, kinds, names, name_at, places, out, q):
+def put_row(
+    data: Array,
+    p: Number,
+    end: Number,
+    table: Number,
+    column_at: Array,
+    kinds: Array,
+    names: Array,
+    name_at: Array,
+    places: Array,
+    out: Array,
+    q: Number,
+) -> Number:
     """Writes a row as an object, and notes where each value is in it: -1 where it isn't plain."""
     first, past = column_at[table], column_at[table + 1]
     if p + 2 > end or big(data, p, 2) != past - first:
@@ -279,7 +290,7 @@ def put_row(data, p, end, table, column_at, kinds, names, name_at, places, out, 
 
 
 @inlined
-def table_of(oids, oid):
+def table_of(oids: Array, oid: Number) -> Number:
     for i in range(len(oids)):
         if oids[i] == oid:
             return i
@@ -291,7 +302,9 @@ def table_of(oids, oid):
     cache=True,
     nogil=True,
 )
-def measure(data, at, first, oids, widths, counts, sizes):
+def measure(
+    data: Array, at: Array, first: Number, oids: Array, widths: Array, counts: Array, sizes: Array
+) -> Number:
     """How many messages of a run are of plain kinds and tables, up to the last end of a transaction, if
     there is one; and how many records of each table they are at most, and their bytes.
 
@@ -335,7 +348,9 @@ def measure(data, at, first, oids, widths, counts, sizes):
 
 
 @called
-def begin_transaction(state, heads, head_at, pieces, piece_at):
+def begin_transaction(
+    state: Array, heads: Array, head_at: Array, pieces: Array, piece_at: Array
+) -> None:
     """What envelopes of the transaction have in common: before the position, behind it, behind the table."""
     time_us = state[TIME_US]
     q = put_piece(pieces, piece_at, 1, heads, 0)
@@ -356,7 +371,18 @@ def begin_transaction(state, heads, head_at, pieces, piece_at):
 
 
 @called
-def put_key(keys, key_at, key_names, key_name_at, table, places, values, row, out, q):
+def put_key(
+    keys: Array,
+    key_at: Array,
+    key_names: Array,
+    key_name_at: Array,
+    table: Number,
+    places: Array,
+    values: Array,
+    row: Number,
+    out: Array,
+    q: Number,
+) -> Number:
     """Writes the key's object, of values that were written."""
     for i in range(key_at[table], key_at[table + 1]):
         q = put_piece(key_names, key_name_at, i, out, q)
@@ -381,39 +407,39 @@ def put_key(keys, key_at, key_names, key_name_at, table, places, values, row, ou
     nogil=True,
 )
 def write(
-    data,
-    at,
-    first,
-    stop,
-    oids,
-    since,
-    column_at,
-    kinds,
-    names,
-    name_at,
-    keys,
-    key_at,
-    key_names,
-    key_name_at,
-    tables,
-    table_at,
-    pieces,
-    piece_at,
-    heads,
-    head_at,
-    places,
-    state,
-    xids,
-    record_at,
-    counts,
-    values,
-    value_at,
-    value_ends,
-    key_bytes,
-    key_byte_at,
-    key_ends,
-    times_ms,
-):
+    data: Array,
+    at: Array,
+    first: Number,
+    stop: Number,
+    oids: Array,
+    since: Array,
+    column_at: Array,
+    kinds: Array,
+    names: Array,
+    name_at: Array,
+    keys: Array,
+    key_at: Array,
+    key_names: Array,
+    key_name_at: Array,
+    tables: Array,
+    table_at: Array,
+    pieces: Array,
+    piece_at: Array,
+    heads: Array,
+    head_at: Array,
+    places: Array,
+    state: Array,
+    xids: Array,
+    record_at: Array,
+    counts: Array,
+    values: Array,
+    value_at: Array,
+    value_ends: Array,
+    key_bytes: Array,
+    key_byte_at: Array,
+    key_ends: Array,
+    times_ms: Array,
+) -> Number:
     """The records of a run of messages, by table.
 
     Args:

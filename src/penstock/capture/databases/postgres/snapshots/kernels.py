@@ -1,11 +1,8 @@
 """Kernels that read COPY's text: each byte is looked at once."""
 
-# mypy: ignore-errors
-# (these functions have Numba's types, which mypy can't see)
-
 from __future__ import annotations
 
-from penstock.core.kernels import njit, types
+from penstock.core.kernels import Array, Number, njit, types
 
 __all__ = ["find_values"]
 
@@ -15,7 +12,7 @@ _OUT, _I64_OUT = types.uint8[::1], types.int64[::1]
 
 
 @njit(types.int64(_U8, types.int64, _I64_OUT, _I64_OUT, _OUT), cache=True, nogil=True)
-def find_values(data, columns, at, size, escaped):
+def find_values(data: Array, columns: Number, at: Array, size: Array, escaped: Array) -> Number:
     """Where the values of whole lines are, row by row.
 
     Args:
