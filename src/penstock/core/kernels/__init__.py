@@ -130,7 +130,7 @@ class _Types:
 types: Final[Any] = _Types()
 
 
-def njit(*signature: Any, **options: Any) -> Any:
+def njit(*signature: Any, **options: Any) -> Callable[[Callable[..., Any]], Kernel]:
     """As `numba.njit` with options: a decorator of functions.
 
     With a signature and `cache=True`, machine code is kept on the disk.
