@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypedDict, TypeVar
 
 import pyarrow as pa
 from starlette.requests import Request
@@ -16,11 +16,11 @@ from starlette.responses import Response, StreamingResponse
 
 from penstock.core.time import duration_us, moment_us
 from penstock.errors import LimitError, QueryError, UserError
-from penstock.serve.shown.series import WINDOWS_MAX, key_columns, measures, series
+from penstock.serve.shown.series import WINDOWS_MAX, Lines, key_columns, measures, series
 from penstock.serve.shown.values import kind
 from penstock.web.changes import UnknownViewError, waits
 from penstock.web.export import EXPORT_ROWS_MAX, FORMATS, exported
-from penstock.web.jsons import dumps, table_json
+from penstock.web.jsons import TableJson, dumps, table_json
 from penstock.web.metrics import METRICS_TYPE, metrics_text
 
 if TYPE_CHECKING:
@@ -45,6 +45,31 @@ HEARTBEAT_S: Final = 2.0  # an event at least this often, so that the page sees 
 Graph: TypeAlias = Callable[[], "Arranged | None"]
 """Gives where everything of the pipeline's drawing is (`penstock.app.read_graph`); None: it isn't known."""
 T = TypeVar("T")
+
+
+class ViewJson(TypedDict):
+    """A view: its name, how many rows it has, its columns, and which are keys and which can be drawn."""
+
+    name: str
+    rows: int
+    keys: list[str]
+    measures: list[str]
+    columns: list[dict[str, str]]
+    warnings: list[str]
+
+
+class ViewRows(TableJson):
+    """The first rows of a view, and how many it has."""
+
+    name: str
+    rows_total: int
+    warnings: list[str]
+
+
+class ViewLines(Lines):
+    """The lines of a view's chart."""
+
+    name: str
 
 
 class Status(Protocol):
@@ -168,12 +193,12 @@ class Api:
         """GET /api/views."""
         return json_response(await self._read(self._describe))
 
-    def _describe(self) -> dict[str, Any]:
+    def _describe(self) -> dict[str, list[ViewJson]]:
         if self._views is None:
             return {"views": []}
         return {"views": [self._describe_one(name) for name in self._views.names()]}
 
-    def _describe_one(self, name: str) -> dict[str, Any]:
+    def _describe_one(self, name: str) -> ViewJson:
         table = self._table(name, None)
         keys = key_columns(table, self._keys(name))
         return {
@@ -215,7 +240,7 @@ class Api:
         limit = _number(request, "limit", ROWS_DEFAULT, ROWS_MAX)
         return json_response(await self._read(self._rows, name, since, limit))
 
-    def _rows(self, name: str, since_us: int | None, limit: int) -> dict[str, Any]:
+    def _rows(self, name: str, since_us: int | None, limit: int) -> ViewRows:
         table = self._table(name, since_us)
         rows = table.num_rows
         if "window_start" in table.column_names:
@@ -244,7 +269,7 @@ class Api:
         range_us: int | None,
         from_us: int | None,
         to_us: int | None,
-    ) -> dict[str, Any]:
+    ) -> ViewLines:
         table = self._table(name, None)
         assert self._views is not None, "it has such a table"
         keys, every_us = self._views.keys(name), self._views.every_us(name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 import orjson
 import pyarrow as pa
@@ -20,8 +20,24 @@ from penstock.serve.shown.values import is_instant, kind, plain_values, record_v
 SAFE_INTEGER_MAX: Final = 2**53 - 1  # JavaScript's numbers are doubles: beyond it they are rounded
 
 
-def table_json(table: pa.Table) -> dict[str, Any]:
-    """A table as `{"columns": [{"name", "type", "kind", "zone"}…], "rows": [[…]…]}`."""
+class ColumnJson(TypedDict):
+    """A column: its name, its type as Arrow calls it, its kind for the page, and the zone of instants."""
+
+    name: str
+    type: str
+    kind: str
+    zone: str | None
+
+
+class TableJson(TypedDict):
+    """A table: its columns, and the values of each row."""
+
+    columns: list[ColumnJson]
+    rows: list[list[Any]]
+
+
+def table_json(table: pa.Table) -> TableJson:
+    """A table as JSON."""
     columns = [_page_values(column) for column in table.columns]
     return {
         "columns": [

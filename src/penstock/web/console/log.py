@@ -19,7 +19,7 @@ from penstock.core.time import instant_text
 from penstock.errors import BrokerError, UserError
 from penstock.web.console.avro import AvroTexts
 from penstock.web.console.connections import all_connections
-from penstock.web.console.records import Wanted, read_page, read_tail, shown
+from penstock.web.console.records import Page, Tail, Wanted, read_page, read_tail, shown
 
 PATIENCE_S: Final = 3.0  # a page that waits longer looks dead
 LETTERS_MAX: Final = 100  # shown at a time
@@ -104,7 +104,7 @@ class LogView:
         ]
         return {"name": name, "partitions": parts, "configs": [one._asdict() for one in configs]}
 
-    def records(self, wanted: Wanted, from_ms: int | None = None) -> dict[str, Any]:
+    def records(self, wanted: Wanted, from_ms: int | None = None) -> Page:
         """A page of records; see `read_page`.
 
         Args:
@@ -121,7 +121,7 @@ class LogView:
                 wanted = replace(wanted, newest=False, positions=positions)
             return read_page(client, reader, wanted, self._avro.of(client, reader, wanted.topic))
 
-    def tail(self, wanted: Wanted) -> dict[str, Any]:
+    def tail(self, wanted: Wanted) -> Tail:
         """The records that are new since a look at the topic; see `read_tail`."""
         address = self.address()
         with (

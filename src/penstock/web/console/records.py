@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final, NotRequired, TypedDict
 
 from penstock.client import Client, Reader
 from penstock.core.time import instant_text
@@ -49,11 +49,83 @@ class Wanted:
     search: str = ""
 
 
+class Shown(TypedDict):
+    """Bytes, as a page shows them.
+
+    Attributes:
+        text: cut where it is long.
+        form: `text`, `hex`, or `avro` of a value that a schema reads.
+        bytes: how many there are, where the text is cut.
+    """
+
+    text: str
+    form: str
+    bytes: NotRequired[int]
+
+
+class RecordJson(TypedDict):
+    """A record, as a page shows it.
+
+    Attributes:
+        partition: that it lies in.
+        offset: of it.
+        ms: its timestamp.
+        at: the same, as text.
+        key: None: it has none.
+        value: None: it has none.
+        bytes: of key and value.
+        headers: names and values.
+    """
+
+    partition: int
+    offset: int
+    ms: int
+    at: str
+    key: Shown | None
+    value: Shown | None
+    bytes: int
+    headers: list[tuple[str, Shown | None]]
+
+
+class Page(TypedDict):
+    """A page of records.
+
+    Attributes:
+        records: in the order that was asked for.
+        next: the positions of the next page, by partition; empty where there is none.
+        scanned: how many records were looked at.
+        damaged: what the broker couldn't read.
+    """
+
+    records: list[RecordJson]
+    next: dict[int, int]
+    scanned: int
+    damaged: list[str]
+
+
+class Tail(TypedDict):
+    """The records that are new since a look at a topic.
+
+    Attributes:
+        records: the newest first.
+        next: the positions of the next look, by partition.
+        arrived: by how many offsets the partitions have grown.
+        skipped: how many of these were not looked at, or not returned though they fit.
+        damaged: what the broker couldn't read.
+    """
+
+    records: list[RecordJson]
+    next: dict[int, int]
+    arrived: int
+    skipped: int
+    damaged: list[str]
+
+
 @dataclass
 class _Look:
     """What has been seen so far."""
 
-    found: list[dict[str, Any]] = field(default_factory=list)
+    found: list[RecordJson] = field(default_factory=list)
     scanned: int = 0
     damaged: list[str] = field(default_factory=list)
 
@@ -63,7 +135,7 @@ def read_page(
     reader: Reader,
     wanted: Wanted,
     decode: Callable[[bytes], str | None] = lambda _: None,
-) -> dict[str, Any]:
+) -> Page:
     """A page of records.
 
     Args:
@@ -71,10 +143,6 @@ def read_page(
         reader: reads.
         wanted: which records.
         decode: gives a value that isn't text as JSON; None: it can't.
-
-    Returns:
-        `records`, each a dictionary; `next`, the positions of the next page, empty where there is none;
-        `scanned`, how many records were looked at; `damaged`, what the broker couldn't read.
 
     Raises:
         BrokerError: there is no such topic or partition.
@@ -111,7 +179,7 @@ def read_tail(
     reader: Reader,
     wanted: Wanted,
     decode: Callable[[bytes], str | None] = lambda _: None,
-) -> dict[str, Any]:
+) -> Tail:
     """The records that are new since `wanted.positions`; without any, the newest.
 
     However many arrived, a bounded number is read: the newest of each partition. The others are counted.
@@ -121,11 +189,6 @@ def read_tail(
         reader: reads.
         wanted: which records; the answer has at most `limit`.
         decode: as in `read_page`.
-
-    Returns:
-        `records`, the newest first; `next`, the positions of the next look; `arrived`, by how many offsets
-        the partitions have grown; `skipped`, how many of these were not looked at, or not returned though
-        they fit; `damaged`, what the broker couldn't read.
 
     Raises:
         BrokerError: there is no such topic or partition.
@@ -140,10 +203,10 @@ def read_tail(
     look = _Look()
     spans = {p: (max(begin[p], last[p] - span), last[p]) for p in read}
     _read(reader, wanted, spans, look, decode)
-    shown: list[dict[str, Any]] = []
+    shown: list[RecordJson] = []
     chars = 0
     for one in _in_order(look.found, newest=True)[: wanted.limit]:
-        chars += sum(len(one[part]["text"]) for part in ("key", "value") if one[part])
+        chars += sum(len(part["text"]) for part in (one["key"], one["value"]) if part is not None)
         if shown and chars > TAIL_CHARS_MAX:
             break
         shown.append(one)
@@ -198,8 +261,8 @@ def _read(
                     continue
                 at_ms = int(records.timestamp_ms[i])
                 one = _record(p, int(records.offset[i]), at_ms, key, value, headers)
-                if text is not None:
-                    one["value"] = {**(shown(content) or {}), "form": "avro"}
+                if text is not None and (decoded := shown(content)) is not None:
+                    one["value"] = {**decoded, "form": "avro"}
                 look.found.append(one)
 
 
@@ -213,9 +276,7 @@ def _holds(
     return any(needle in text.lower() for text in texts if text)
 
 
-def _page(
-    look: _Look, wanted: Wanted, begin: Mapping[int, int], end: Mapping[int, int]
-) -> dict[str, Any]:
+def _page(look: _Look, wanted: Wanted, begin: Mapping[int, int], end: Mapping[int, int]) -> Page:
     """The records to show in their order, and where the next page begins."""
     order = _in_order(look.found, newest=wanted.newest)
     shown, left = order[: wanted.limit], order[wanted.limit :]
@@ -235,7 +296,7 @@ def _page(
     }
 
 
-def _in_order(found: list[dict[str, Any]], *, newest: bool) -> list[dict[str, Any]]:
+def _in_order(found: list[RecordJson], *, newest: bool) -> list[RecordJson]:
     """Partitions merged by time; the records of each stay in the order of their offsets.
 
     Times in a partition may go back. A record counts as no earlier than one before it (newest first: as no
@@ -257,7 +318,7 @@ def _record(
     key: bytes | None,
     value: bytes | None,
     headers: list[tuple[str, bytes | None]],
-) -> dict[str, Any]:
+) -> RecordJson:
     return {
         "partition": partition,
         "offset": offset,
@@ -266,11 +327,11 @@ def _record(
         "key": shown(key),
         "value": shown(value),
         "bytes": len(key or b"") + len(value or b""),
-        "headers": [[name, shown(text)] for name, text in headers],
+        "headers": [(name, shown(text)) for name, text in headers],
     }
 
 
-def shown(data: bytes | None) -> dict[str, Any] | None:
+def shown(data: bytes | None) -> Shown | None:
     """Bytes for a page: as text where they are UTF-8, in hexadecimal otherwise; cut where they are long.
 
     >>> shown(b"tea"), shown(bytes([255, 0])), shown(None)
@@ -282,7 +343,7 @@ def shown(data: bytes | None) -> dict[str, Any] | None:
         text, form = data.decode(), "text"
     except UnicodeDecodeError:
         text, form = data[: SHOWN_CHARS_MAX // 3].hex(" "), "hex"
-    found: dict[str, Any] = {"text": text[:SHOWN_CHARS_MAX], "form": form}
+    found: Shown = {"text": text[:SHOWN_CHARS_MAX], "form": form}
     if len(text) > SHOWN_CHARS_MAX or (form == "hex" and len(data) > SHOWN_CHARS_MAX // 3):
         found["bytes"] = len(data)
     return found
