@@ -435,7 +435,7 @@ class Run:
                 commit(*arguments, **more)
             raise _Died
 
-        self.store.commit = committing  # type: ignore[method-assign]
+        self.store.commit = committing  # type: ignore[method-assign] # the fault
         try:
             with self._seeded():
                 self._driver.step(execute)
@@ -444,7 +444,7 @@ class Run:
         else:
             return False
         finally:
-            self.store.commit = commit  # type: ignore[method-assign]
+            self.store.commit = commit  # type: ignore[method-assign] # as before
         self.restart()
         return True
 

@@ -267,7 +267,7 @@ class _Given:
         self.rows = self.nothing
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        stream: object = self.rows.__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]
+        stream: object = self.rows.__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call] # no types
         return stream
 
 

@@ -393,7 +393,7 @@ def _decoded(rows: pa.Table) -> tuple[pa.Table, list[int]]:
         try:
             columns.append(column.cast(pa.string()))
         except pa.ArrowInvalid:
-            texts: list[bytes] = column.to_pylist()  # type: ignore[assignment]
+            texts: list[bytes] = column.to_pylist()  # type: ignore[assignment] # bytes: it is no text
             for row, text in enumerate(texts):
                 try:
                     text.decode()

@@ -469,7 +469,7 @@ def avro(
 def _registered(schema: object, registry: str) -> Avro:
     """Values with a head, whose schemas a registry has."""
     url = check_registry(registry)
-    known = () if schema is None else avro(schema).schemas  # type: ignore[arg-type]
+    known = () if schema is None else avro(schema).schemas  # type: ignore[arg-type] # it says what it expects
     if any(id_ is None for id_, _ in known):
         raise FlowError("expected schemas by their ids next to a registry; found one without")
     return Avro(known, url)

@@ -150,7 +150,7 @@ class Gathered:
         rows = np.concatenate([rows for rows, _, _ in parts])
         deleted = np.repeat([deleted for _, deleted, _ in parts], [len(p[0]) for p in parts])
         order = np.argsort(rows, kind="stable")
-        whole = pa.concat_batches([columns for _, _, columns in parts])  # type: ignore[attr-defined]
+        whole = pa.concat_batches([columns for _, _, columns in parts])  # type: ignore[attr-defined] # not in the stubs
         columns = whole.take(vectors.from_int64(order))
         return Changes(columns, rows[order], deleted[order], bad, reasons)
 

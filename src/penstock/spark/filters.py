@@ -37,7 +37,7 @@ def as_arrow(filter_: Filter, schema: pa.Schema) -> pc.Expression | None:
     """A filter as an expression over these columns; None where Spark must do it."""
     name, negated = type(filter_).__name__, False
     if name == "Not":
-        filter_, negated = filter_.child, True  # type: ignore[attr-defined]
+        filter_, negated = filter_.child, True  # type: ignore[attr-defined] # of the class `Not`
         name = type(filter_).__name__
     path: tuple[str, ...] = getattr(filter_, "attribute", ())
     if len(path) != 1 or path[0] not in schema.names:
@@ -96,7 +96,7 @@ def window_from_us(filters: Sequence[Filter]) -> int | None:
     for one in filters:
         if type(one).__name__ not in {"EqualTo", "GreaterThan", "GreaterThanOrEqual"}:
             continue
-        at = one.value  # type: ignore[attr-defined]
+        at = one.value  # type: ignore[attr-defined] # of the three classes
         if one.attribute == ("window_start",) and isinstance(at, datetime) and at.tzinfo:  # type: ignore[attr-defined]
             since = at.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
             us = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds

@@ -335,7 +335,7 @@ def joined_back(scope: Scope, right: Relation, carry: Carry, how: str) -> Scope:
     kept = [name for name in right.names if name not in carry.columns]
     right = right.project({**{name: quoted(name) for name in kept}, **right_on})
     on = list(zip(left_on, right_on, strict=True))
-    join: How = how  # type: ignore[assignment]
+    join: How = how  # type: ignore[assignment] # callers give one of them
     rows = scope.rows.added(left_on).join(right, on, join)
     whole = [*scope.rows.names, *([] if how in ("semi", "anti") else kept)]
     return replace(scope, rows=rows.only(whole))

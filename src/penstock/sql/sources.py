@@ -499,7 +499,7 @@ def _outer(
         left_, right_, on_ = _keys(left, right, [(one, two) for _, one, two in keys])
         # The right keys are copied: a join leaves out those that it is on, and they may be NULL.
         copied = right_.rows.added({f"{two} on": quoted(two) for _, two in on_})
-        join: How = how  # type: ignore[assignment]
+        join: How = how  # type: ignore[assignment] # callers give one of them
         rows = left_.rows.join(copied, [(one, f"{two} on") for one, two in on_], join)
         wanted = [*left_names, *(right_names if whole else [])]
         return Scope(rows.only(list(dict.fromkeys(wanted)) or rows.names[:1]), names)
@@ -518,7 +518,7 @@ def _near(
     others = {to: quoted(name) for (_, to), (_, name) in zip(copies, on, strict=False)}
     one = left.rows.added(mine or {"left": "1"})
     two = right.rows.added(others or {"right": "1"})
-    made: How = how  # type: ignore[assignment]
+    made: How = how  # type: ignore[assignment] # callers give one of them
     rows = one.near(two, copies, near.before_us, near.after_us, made)
     wanted = [name for name in rows.names if name in set(names.values())]
     return Scope(rows.only(wanted or rows.names[:1]), names)

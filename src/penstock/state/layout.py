@@ -258,7 +258,7 @@ def hashes(rows: pa.RecordBatch) -> Vector:
 
 def concat(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """The rows of all batches as one."""
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)  # type: ignore[attr-defined]
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)  # type: ignore[attr-defined] # not in stubs
 
 
 def take(column: pa.Array, rows: pa.Array) -> pa.Array:

@@ -130,7 +130,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begins to serve."""
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "writelines")
-        self._transport = transport  # type: ignore[assignment]
+        self._transport = transport  # type: ignore[assignment] # asserted above
         assert self._transport is not None
         if self.listener.protocol.has_tls:  # it has entered, and is encrypted by now
             self._handshake = None

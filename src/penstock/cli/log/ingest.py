@@ -103,7 +103,7 @@ def ingest(
             files,
             to=topic,
             log=find_broker(broker),
-            format=form,  # type: ignore[arg-type]
+            format=form,  # type: ignore[arg-type] # Click has checked it
             schema=schema,
             key=key,
             time=happened,

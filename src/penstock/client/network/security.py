@@ -132,7 +132,7 @@ def parse_target(text: str, security: Security | None = None) -> Target:
     if scheme == "kafka+tls":
         changes["tls"] = True
     if changes:
-        found = replace(found, **changes)  # type: ignore[arg-type]
+        found = replace(found, **changes)  # type: ignore[arg-type] # each as its field says
     if scheme == "kafka+sasl" and not found.user:
         raise UserError("expected a user: kafka+sasl://user@host:port")
     return Target(tuple(parse_addresses(hosts)), found)

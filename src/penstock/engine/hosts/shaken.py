@@ -260,7 +260,7 @@ def _travelled(physical: Physical) -> Physical:
     from pyspark import cloudpickle
 
     try:
-        data = cloudpickle.dumps(physical)  # type: ignore[no-untyped-call]
+        data = cloudpickle.dumps(physical)  # type: ignore[no-untyped-call] # it has no types
     except Exception as error:
         functions = [(function_of(node), node.built_at) for node in physical.graph.nodes]
         names = ", ".join(f"{one[0]!r}{built(at)}" for one, at in functions if one is not None)

@@ -501,7 +501,7 @@ def _carry_functions(job: Job) -> None:
             module = sys.modules.get(found[1].__module__)
             installed = "site-packages" in str(getattr(module, "__file__", None) or "")
             if module is not None and module.__name__ != "__main__" and not installed:
-                cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+                cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call] # no types
 
 
 def _short(error: BaseException) -> str:

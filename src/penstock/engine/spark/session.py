@@ -392,7 +392,7 @@ def _launch(options: dict[str, str], log: BinaryIO) -> None:
     conf = SparkConf()
     for key, value in options.items():
         conf.set(key, value)
-    gateway = launch_gateway(conf, {"stderr": log})  # type: ignore[no-untyped-call]
+    gateway = launch_gateway(conf, {"stderr": log})  # type: ignore[no-untyped-call] # it has no types
     SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
 
 

@@ -181,7 +181,7 @@ def fork_lanes(work: Callable[[int], None], count: int) -> bool:
         return False
     from pyspark import cloudpickle
 
-    body = pickle.dumps((cloudpickle.dumps(work), count))  # type: ignore[no-untyped-call]
+    body = pickle.dumps((cloudpickle.dumps(work), count))  # type: ignore[no-untyped-call] # it has no types
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(ANSWER_S)

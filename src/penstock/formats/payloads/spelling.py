@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from json.decoder import scanstring  # type: ignore[attr-defined]
+from json.decoder import scanstring  # type: ignore[attr-defined] # not in the stubs
 from typing import Any, Final
 
 __all__ = ["compact", "items", "members", "without_odd"]

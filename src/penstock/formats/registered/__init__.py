@@ -258,7 +258,7 @@ def _apart(records: Records, parts: Sequence[tuple[np.ndarray, Any]]) -> Changes
     made = [(rows, decoder.decode(records.take(rows))) for rows, decoder in parts]
     rows = np.concatenate([rows[one.rows] for rows, one in made])
     order = np.argsort(rows, kind="stable")
-    whole = pa.concat_batches([one.columns for _, one in made])  # type: ignore[attr-defined]
+    whole = pa.concat_batches([one.columns for _, one in made])  # type: ignore[attr-defined] # not in the stubs
     index: Any = pa.array(order)
     bad = dict(_bad(made))
     return Changes(

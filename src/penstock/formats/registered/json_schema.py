@@ -196,7 +196,7 @@ class Heads:
             else:
                 self.texts[id_] = text
         for id_, reason in self._misfits.items():
-            rows.fail(ids == id_, lambda _, reason=reason: reason)  # type: ignore[misc]
+            rows.fail(ids == id_, lambda _, reason=reason: reason)  # type: ignore[misc] # of the default
         rest = ~np.isin(ids, list(self.texts))
         rows.fail(
             rest, lambda row: f"expected the id of a schema in the registry; found {ids[row]}"

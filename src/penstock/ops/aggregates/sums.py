@@ -222,7 +222,7 @@ def _words(column: pa.Array) -> Vector:
     data = column.buffers()[1]
     if data is None or not len(column):
         return np.zeros((0, 4), np.int32)
-    words = np.frombuffer(data, np.int32, 4 * len(column), column.offset * 16)  # type: ignore[call-overload]
+    words = np.frombuffer(data, np.int32, 4 * len(column), column.offset * 16)  # type: ignore[call-overload] # stubs lack Arrow's
     return np.asarray(words.reshape(-1, 4))
 
 
