@@ -13,7 +13,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from penstock.core.lazy import how_to_install
+from penstock.core.lazy import how_to_install, installed
+from penstock.errors import SetupError
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -63,6 +64,14 @@ def test_the_checks_need_both_locks() -> None:
     run, test = locked("requirements.lock"), locked("requirements-test.lock")
     assert run & test == set()
     assert needed(PROJECT["dependency-groups"]["dev"]) - run <= test
+
+
+def test_a_module_of_an_extra_that_is_missing_is_said_with_its_command() -> None:
+    """What is expected, why, and how to install it."""
+    with pytest.raises(SetupError, match=r"expected missing, to try; found .*\[redis\]"):
+        installed("missing.part", "redis", "to try")
+    with pytest.raises(SetupError, match=r"expected MisSing, to try; found .*missing"):
+        installed("missing", "redis", "to try", package="MisSing")
 
 
 def test_extras_are_installed_by_a_command_that_works(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from penstock.core.databases import described
-from penstock.core.lazy import how_to_install
+from penstock.core.lazy import installed
 from penstock.errors import SetupError, UserError
 
 __all__ = [
@@ -81,14 +81,7 @@ def psycopg_module() -> Any:
     Raises:
         SetupError: it isn't installed.
     """
-    try:
-        import psycopg
-    except ImportError as error:
-        raise SetupError(
-            f"expected psycopg, to talk to PostgreSQL; found that it can't be imported ({error}). "
-            f"Install it: {how_to_install('postgres')}"
-        ) from None
-    return psycopg
+    return installed("psycopg", "postgres", "to talk to PostgreSQL")
 
 
 def keepalives(url: str, *, with_timeout: bool = True) -> dict[str, int]:
@@ -117,14 +110,7 @@ def pymysql_module() -> Any:
     Raises:
         SetupError: it isn't installed.
     """
-    try:
-        import pymysql
-    except ImportError as error:
-        raise SetupError(
-            f"expected PyMySQL, to talk to MySQL or MariaDB; found that it can't be imported ({error}). "
-            f"Install it: {how_to_install('mysql')}"
-        ) from None
-    return pymysql
+    return installed("pymysql", "mysql", "to talk to MySQL or MariaDB", package="PyMySQL")
 
 
 def mysql_parameters(url: str) -> dict[str, Any]:

@@ -8,7 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from types import ModuleType
 from typing import Any
+
+from penstock.errors import SetupError
+
+
+def installed(module: str, extra: str, why: str, *, package: str | None = None) -> ModuleType:
+    """A module of an extra, which is imported where it is used.
+
+    Args:
+        module: its name.
+        extra: of this package, which installs it.
+        why: what it is needed for, such as "to write Delta tables".
+        package: what messages call it; by default, what the module's name begins with.
+
+    Raises:
+        SetupError: it isn't installed.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise SetupError(
+            f"expected {package or module.partition('.')[0]}, {why}; found that it can't be imported "
+            f"({error}). Install it: {how_to_install(extra)}"
+        ) from None
 
 
 def how_to_install(extra: str) -> str:

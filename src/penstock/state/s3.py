@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pyarrow.fs as pafs
 
-from penstock.core.lazy import how_to_install
+from penstock.core.lazy import installed
 from penstock.errors import SetupError
 from penstock.state.files import ArrowStateFiles
 
@@ -101,13 +101,8 @@ class S3StateFiles(ArrowStateFiles):
 
 def _client(uri: str, filesystem: Any) -> Any:
     """A client for the same store, with the same credentials, as pyarrow's."""
-    try:
-        import boto3
-    except ImportError:
-        raise SetupError(
-            "expected boto3, which creates objects so that two drivers can't both own a pipeline; found "
-            f"none. Install it: {how_to_install('s3')}"
-        ) from None
+    why = "which creates objects so that two drivers can't both own a pipeline"
+    boto3: Any = installed("boto3", "s3", why)
     parts = urlsplit(uri)
     options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
     given: dict[str, Any] = {}

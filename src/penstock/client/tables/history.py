@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.client.tables.files import TableFile, TableRows, is_plain
-from penstock.core.lazy import how_to_install
+from penstock.core.lazy import installed
 from penstock.core.schema import Schema
 from penstock.errors import CorruptError, SetupError, UserError
 from penstock.formats.rows import OWN_COLUMNS, Rows
@@ -54,15 +54,11 @@ def catalog_loader(uri: str, warehouse: str | None) -> Callable[[], Catalog]:
     Raises:
         SetupError: pyiceberg is missing.
     """
-    try:
-        from pyiceberg.catalog import load_catalog
-    except ImportError:
-        raise SetupError(
-            "expected pyiceberg, which reads and writes Iceberg tables; found none; "
-            f"run: {how_to_install('iceberg')}"
-        ) from None
+    catalogs: Any = installed(
+        "pyiceberg.catalog", "iceberg", "which reads and writes Iceberg tables"
+    )
     properties = {"uri": uri} | ({"warehouse": warehouse} if warehouse else {})
-    return lambda: load_catalog("penstock", **properties)
+    return lambda: catalogs.load_catalog("penstock", **properties)
 
 
 def open_table(

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.core.databases import described
-from penstock.core.lazy import how_to_install
+from penstock.core.lazy import installed
 from penstock.core.schema import JSON
 from penstock.errors import SetupError, UserError
 from penstock.sinks.targets.contract import (
@@ -80,14 +80,7 @@ class RedisBase(BaseTarget):
     """A server whose transactions have offsets and an epoch, in a hash, next to what a subclass writes."""
 
     def __init__(self, url: str) -> None:
-        try:
-            import redis as module
-        except ImportError as error:
-            raise SetupError(
-                f"expected redis, to talk to Redis; found that it can't be imported ({error}). "
-                f"Install it: {how_to_install('redis')}"
-            ) from None
-        self._url, self._module = url, module
+        self._url, self._module = url, installed("redis", "redis", "to talk to Redis")
         self._connection: Any = None
         self._owned: tuple[str, int] | None = (
             None  # the state's key, and the epoch that this one had

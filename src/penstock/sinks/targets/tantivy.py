@@ -21,9 +21,9 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.lazy import how_to_install
+from penstock.core.lazy import installed
 from penstock.core.schema import JSON, TIMESTAMP
-from penstock.errors import SetupError, UserError
+from penstock.errors import UserError
 from penstock.sinks.targets.contract import (
     BaseTarget,
     Batch,
@@ -68,14 +68,8 @@ class TantivyTarget(BaseTarget):
     unchanged: Unchanged = "kept"
 
     def __init__(self, path: str | Path, owner: str | None = None) -> None:
-        try:
-            import tantivy as module
-        except ImportError as error:
-            raise SetupError(
-                f"expected tantivy, to write a search index; found that it can't be imported ({error}). "
-                f"Install it: {how_to_install('search')}"
-            ) from None
-        self._path, self._module = Path(path), module
+        self._path = Path(path)
+        self._module: Any = installed("tantivy", "search", "to write a search index")
         self.table = self._path.name.removesuffix(".tantivy")
         self._writer: Any = None
         self._owner, self._folder = owner, Folder(self._path)

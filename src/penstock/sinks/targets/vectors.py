@@ -26,8 +26,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.lazy import how_to_install
-from penstock.errors import CorruptError, SetupError, UserError
+from penstock.core.lazy import installed
+from penstock.errors import CorruptError, UserError
 from penstock.sinks.targets.contract import (
     BaseTarget,
     Batch,
@@ -493,19 +493,7 @@ def _connected(path: Path) -> sqlite3.Connection:
 
 
 def _usearch() -> Any:
-    """The module.
-
-    Raises:
-        SetupError: it isn't installed.
-    """
-    try:
-        from usearch import index
-    except ImportError as error:
-        raise SetupError(
-            f"expected usearch, to have a vector index; found that it can't be imported ({error}). Install "
-            f"it: {how_to_install('vector')}"
-        ) from None
-    return index
+    return installed("usearch.index", "vector", "to have a vector index")
 
 
 KINDS: Final = (

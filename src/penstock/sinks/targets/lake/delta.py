@@ -11,14 +11,15 @@ import contextlib
 import functools
 import operator
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.lazy import how_to_install
-from penstock.errors import SetupError, UserError
+from penstock.core.lazy import installed
+from penstock.errors import UserError
 from penstock.sinks.targets.contract import BaseTarget, Batch, Rows, Unchanged
 from penstock.sinks.targets.kind import Facts, TargetKind
 from penstock.sinks.targets.lake.filling import filled, lacking_keys
@@ -50,16 +51,9 @@ class DeltaTarget(BaseTarget):
     unchanged: Unchanged = "kept"
 
     def __init__(self, path: str | Path, pace_s: float, owner: str | None = None) -> None:
-        try:
-            import deltalake
-            import deltalake.exceptions
-        except ImportError as error:
-            raise SetupError(
-                f"expected deltalake, to write Delta tables; found that it can't be imported ({error}). "
-                f"Install it: {how_to_install('delta')}"
-            ) from None
-        self._path, self.pace_s, self._module = Path(path), pace_s, deltalake
-        self._errors = deltalake.exceptions
+        self._path, self.pace_s = Path(path), pace_s
+        self._module: Any = installed("deltalake", "delta", "to write Delta tables")
+        self._errors: Any = import_module("deltalake.exceptions")
         self.table = self._path.name.removesuffix(".delta")
         self._owner, self._folder = owner, Folder(self._path)
         self._delta: Any = None

@@ -14,6 +14,7 @@ import fcntl
 import os
 import warnings
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,8 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.databases import described
-from penstock.core.lazy import how_to_install
-from penstock.errors import SetupError, UserError
+from penstock.core.lazy import installed
+from penstock.errors import UserError
 from penstock.sinks.targets.contract import (
     BaseTarget,
     Batch,
@@ -85,14 +86,7 @@ class IcebergTarget(BaseTarget):
         pace_s: float,
         branch: str = MAIN,
     ) -> None:
-        try:
-            import pyiceberg.catalog
-            import pyiceberg.exceptions
-        except ImportError as error:
-            raise SetupError(
-                f"expected pyiceberg, to write Iceberg tables; found that it can't be imported ({error}). "
-                f"Install it: {how_to_install('iceberg')}"
-            ) from None
+        catalogs: Any = installed("pyiceberg.catalog", "iceberg", "to write Iceberg tables")
         if "." not in table.strip("."):
             raise UserError(
                 f"expected a table with its namespace, such as 'shop.users'; found {table!r}"
@@ -110,8 +104,8 @@ class IcebergTarget(BaseTarget):
         self.table, self.pace_s, self._branch = table, pace_s, branch
         self._given = catalog
         self.name = f"iceberg {self._folder or described(self._properties.get('uri', ''))} {table}"
-        self._load = pyiceberg.catalog.load_catalog
-        errors = pyiceberg.exceptions
+        self._load = catalogs.load_catalog
+        errors: Any = import_module("pyiceberg.exceptions")
         self._conflict = errors.CommitFailedException
         self._passing: tuple[type[BaseException], ...] = (
             OSError,
