@@ -52,6 +52,7 @@ __all__ = [
     "Target",
     "Unchanged",
     "changed",
+    "check_columns",
     "fenced",
     "no_row",
     "nothing_before",
@@ -265,6 +266,20 @@ class Switchable(Target, Protocol):
         Raises:
             UserError: there is none.
         """
+
+
+def check_columns(table: str, rows: Rows, there: Sequence[str], advice: str = "Add them") -> None:
+    """Looks whether a table has the columns that are written to it.
+
+    Raises:
+        UserError: it lacks some.
+    """
+    missing = [name for name in rows.schema.names if name not in there]
+    if missing:
+        raise UserError(
+            f"expected the table {table!r} to have the columns {', '.join(missing)}, to write them; "
+            f"found {', '.join(there)}. {advice}, or remove them from the schema"
+        )
 
 
 def fenced(table: str, sink: str) -> FencedError:

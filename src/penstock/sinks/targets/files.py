@@ -51,39 +51,43 @@ def duckdb(path: str | Path, *, table: str, create: bool = True) -> DuckTarget:
     return DuckTarget(path, table, create=create)
 
 
-def _check_key(target: SqlTarget, rows: Rows, no_index: type[Exception]) -> None:
-    """Looks whether the table has an index over the key, without which nothing can be upserted.
-
-    Raises:
-        UserError: it hasn't.
-    """
-    if not rows.key:
-        return
-    try:
-        target.execute("EXPLAIN " + target.upsert_sql(rows).replace("{rows}", target.path))
-    except no_index as error:
-        if "constraint" not in str(error).lower():
-            raise
-        keys = ", ".join(map(quoted, rows.key))
-        raise UserError(
-            f"expected the table {target.table!r} to have the key ({', '.join(rows.key)}) as its primary "
-            "key; found no unique index over it. Add one: CREATE UNIQUE INDEX NAME ON "
-            f"{target.path} ({keys});"
-        ) from None
-
-
-class SqliteTarget(WithSavepoints):
-    """See `sqlite`."""
+class _FileTarget(SqlTarget):
+    """A table of a database in a file."""
 
     def __init__(self, path: str | Path, table: str, *, create: bool) -> None:
         super().__init__(table, create=create)
         self._path = Path(path)
-        self._connection: sqlite3.Connection | None = None
+        self._connection: Any = None
 
     @property
     def name(self) -> str:
         """The file and the table."""
         return f"{self._path} {self.table}"
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+    def _check_key(self, rows: Rows, no_index: type[Exception]) -> None:
+        """Looks whether the table has an index over the key, without which nothing can be upserted.
+
+        Raises:
+            UserError: it hasn't.
+        """
+        if not rows.key:
+            return
+        try:
+            self.execute("EXPLAIN " + self.upsert_sql(rows).replace("{rows}", self.path))
+        except no_index as error:
+            if "constraint" not in str(error).lower():
+                raise
+            raise self._no_index(rows, "CREATE UNIQUE INDEX NAME ON {table}") from None
+
+
+class SqliteTarget(_FileTarget, WithSavepoints):
+    """See `sqlite`."""
 
     @property
     def passing(self) -> tuple[type[BaseException], ...]:
@@ -101,12 +105,6 @@ class SqliteTarget(WithSavepoints):
             self._path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
         )
 
-    def close(self) -> None:
-        """Closes it."""
-        if self._connection is not None:
-            self._connection.close()
-        self._connection = None
-
     def execute(self, statement: str, values: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
         """Runs a statement; its rows."""
         if self._connection is None:
@@ -114,7 +112,8 @@ class SqliteTarget(WithSavepoints):
         # A transaction that writes takes the lock when it begins: none is read by two at once.
         if statement == "BEGIN":
             statement = "BEGIN IMMEDIATE"
-        return self._connection.execute(statement, tuple(values)).fetchall()
+        found: list[tuple[Any, ...]] = self._connection.execute(statement, tuple(values)).fetchall()
+        return found
 
     def columns(self) -> list[str]:
         """The table's columns."""
@@ -122,7 +121,7 @@ class SqliteTarget(WithSavepoints):
 
     def _check_table(self, rows: Rows) -> None:
         super()._check_table(rows)
-        _check_key(self, rows, sqlite3.OperationalError)
+        self._check_key(rows, sqlite3.OperationalError)
 
     @property
     def path(self) -> str:
@@ -152,10 +151,7 @@ class SqliteTarget(WithSavepoints):
         self.execute(f"CREATE TEMPORARY TABLE penstock_staged ({names})")
         insert = f"INSERT INTO temp.penstock_staged VALUES ({marks})"
         self._connection.executemany(insert, zip(*columns, strict=True))
-        found: list[tuple[Any, ...]] = []
-        for one in statements:
-            found = self.execute(one.replace("{rows}", "temp.penstock_staged"))
-        return found
+        return self._run(statements, "temp.penstock_staged")
 
 
 def _plain(value: Any, type_: pa.DataType) -> Any:
@@ -175,20 +171,14 @@ def _plain(value: Any, type_: pa.DataType) -> Any:
     return value
 
 
-class DuckTarget(SqlTarget):
+class DuckTarget(_FileTarget):
     """See `duckdb`."""
 
     def __init__(self, path: str | Path, table: str, *, create: bool) -> None:
         import duckdb as module
 
-        super().__init__(table, create=create)
-        self._path, self._module = Path(path), module
-        self._connection: Any = None
-
-    @property
-    def name(self) -> str:
-        """The file and the table."""
-        return f"{self._path} {self.table}"
+        super().__init__(path, table, create=create)
+        self._module = module
 
     @property
     def passing(self) -> tuple[type[BaseException], ...]:
@@ -205,12 +195,6 @@ class DuckTarget(SqlTarget):
         """Opens the file."""
         self.close()
         self._connection = self._module.connect(str(self._path))
-
-    def close(self) -> None:
-        """Closes it."""
-        if self._connection is not None:
-            self._connection.close()
-        self._connection = None
 
     def execute(self, statement: str, values: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
         """Runs a statement; its rows."""
@@ -251,7 +235,7 @@ class DuckTarget(SqlTarget):
                     f"{one.name} {type_text(one.type)}. Choose another key, or write the column as STRING"
                 )
         super()._check_table(rows)
-        _check_key(self, rows, self._module.BinderException)
+        self._check_key(rows, self._module.BinderException)
 
     def load(self, statements: Sequence[str], rows: pa.RecordBatch) -> list[tuple[Any, ...]]:
         """Runs the statements on the Arrow columns themselves."""
@@ -265,14 +249,11 @@ class DuckTarget(SqlTarget):
         ]
         table = pa.Table.from_arrays(columns, names=rows.schema.names)
         self._connection.register("penstock_staged", table)
-        found: list[tuple[Any, ...]] = []
         try:
-            for one in statements:
-                found = self.execute(one.replace("{rows}", "penstock_staged"))
+            return self._run(statements, "penstock_staged")
         finally:
             with contextlib.suppress(self._module.Error):  # what went wrong is reported already
                 self._connection.unregister("penstock_staged")
-        return found
 
 
 KINDS: Final = (

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import hashlib
-import itertools
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
@@ -209,12 +208,7 @@ class MysqlTarget(WithSavepoints):
         )
         unique = [{c for i, c in found if i == one} for one, _ in found]
         if rows.key and set(rows.key) not in unique:
-            keys = ", ".join(map(quoted, rows.key))
-            raise UserError(
-                f"expected the table {self.table!r} to have the key ({', '.join(rows.key)}) as its primary "
-                f"key; found no unique index over it. Add one: ALTER TABLE {self.path} ADD PRIMARY KEY "
-                f"({keys});"
-            )
+            raise self._no_index(rows)
         [(engine,)] = self.execute(
             f"SELECT engine FROM information_schema.tables {where}", of_table
         )
@@ -290,10 +284,7 @@ class MysqlTarget(WithSavepoints):
             if rows.nbytes > self._packet_bytes // LITERAL_BYTES:
                 self._check_packets(cursor, insert, some)
             cursor.executemany(insert, some)
-        found: list[tuple[Any, ...]] = []
-        for one in itertools.chain.from_iterable(each.split(";\n") for each in statements):
-            found = self.execute(one.replace("{rows}", staged))
-        return found
+        return self._run((one for each in statements for one in each.split(";\n")), staged)
 
     def _check_packets(self, cursor: Any, insert: str, rows: list[tuple[Any, ...]]) -> None:
         """Whether the server takes each row's statement: with a larger one, it ends the connection."""

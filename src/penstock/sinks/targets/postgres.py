@@ -15,7 +15,7 @@ from pyarrow import csv
 from penstock.core.databases import described
 from penstock.core.schema import INTERVAL, JSON, TIME_OF_DAY, TIMESTAMP, UUID
 from penstock.drivers import keepalives, psycopg_module, tls_error
-from penstock.errors import SetupError, UserError
+from penstock.errors import SetupError
 from penstock.sinks.targets.contract import Rows
 from penstock.sinks.targets.kind import Facts, TargetKind
 from penstock.sinks.targets.sql import HUNG_S, RENAMED, STATE_TABLE, WithSavepoints, quoted
@@ -193,12 +193,7 @@ class PostgresTarget(WithSavepoints):
         )
         self._is_deferrable = bool(found) and (True,) not in found
         if rows.key and not found:
-            keys = ", ".join(map(quoted, rows.key))
-            raise UserError(
-                f"expected the table {self.table!r} to have the key ({', '.join(rows.key)}) as its primary "
-                f"key; found no unique index over it. Add one: ALTER TABLE {self.path} ADD PRIMARY KEY "
-                f"({keys});"
-            )
+            raise self._no_index(rows)
 
     def upsert_sql(self, rows: Rows) -> str:
         """What writes the rows of `{rows}`. ON CONFLICT doesn't take a key that is DEFERRABLE: rows that are
@@ -243,10 +238,7 @@ class PostgresTarget(WithSavepoints):
             cursor.copy(f"COPY {staged} ({listed}) FROM STDIN (FORMAT csv)") as copy,
         ):
             copy.write(_csv(rows))
-        found: list[tuple[Any, ...]] = []
-        for one in statements:
-            found = self.execute(one.replace("{rows}", staged))
-        return found
+        return self._run(statements, staged)
 
     def _check_table(self, rows: Rows) -> None:
         super()._check_table(rows)

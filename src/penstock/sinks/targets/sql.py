@@ -22,6 +22,7 @@ from penstock.sinks.targets.contract import (
     Rows,
     Unchanged,
     changed,
+    check_columns,
     fenced,
     no_row,
     nothing_before,
@@ -244,6 +245,13 @@ class SqlTarget(BaseTarget):
         one.table = table
         return one
 
+    def _run(self, statements: Iterable[str], staged: str) -> list[tuple[Any, ...]]:
+        """Runs statements, for whose `{rows}` it puts the name of a table; the rows of the last one."""
+        found: list[tuple[Any, ...]] = []
+        for one in statements:
+            found = self.execute(one.replace("{rows}", staged))
+        return found
+
     def columns_of(self, table: str) -> list[str]:
         """The columns of another table; empty where there is no such table."""
         mine, self.table = self.table, table
@@ -300,12 +308,20 @@ class SqlTarget(BaseTarget):
                 )
             self._create_table(statement, rows.topic)
             return
-        missing = [name for name in rows.schema.names if name not in names]
-        if missing:
-            raise UserError(
-                f"expected the table {self.table!r} to have the columns {', '.join(missing)}, to write them; "
-                f"found {', '.join(names)}. Add them, or remove them from the schema"
-            )
+        check_columns(self.table, rows, names)
+
+    def _no_index(self, rows: Rows, add: str = "ALTER TABLE {table} ADD PRIMARY KEY") -> UserError:
+        """What is said where the table has no unique index over the key.
+
+        Args:
+            rows: what it is to have.
+            add: what adds one, but for its columns.
+        """
+        return UserError(
+            f"expected the table {self.table!r} to have the key ({', '.join(rows.key)}) as its primary key; "
+            f"found no unique index over it. Add one: {add.format(table=self.path)} "
+            f"({', '.join(map(quoted, rows.key))});"
+        )
 
     def _create_table(self, statement: str, topic: str) -> None:
         """Creates the table, and forgets the offsets of one that is gone: its rows are gone with it."""

@@ -25,7 +25,6 @@ from penstock.core.lazy import installed
 from penstock.core.schema import JSON, TIMESTAMP
 from penstock.errors import UserError
 from penstock.sinks.targets.contract import (
-    BaseTarget,
     Batch,
     RefusedError,
     Rows,
@@ -33,7 +32,7 @@ from penstock.sinks.targets.contract import (
     no_row,
 )
 from penstock.sinks.targets.kind import Facts, TargetKind
-from penstock.sinks.targets.lake.folders import FOLDER_RENAMED, Folder
+from penstock.sinks.targets.lake.folders import FOLDER_RENAMED, FolderTarget
 from penstock.sinks.targets.texts import json_values, key_texts
 
 __all__ = ["KINDS", "TantivyTarget", "tantivy"]
@@ -62,34 +61,23 @@ def tantivy(path: str | Path) -> TantivyTarget:
     return TantivyTarget(path)
 
 
-class TantivyTarget(BaseTarget):
+class TantivyTarget(FolderTarget):
     """See `tantivy`."""
 
+    kind = "tantivy"
     unchanged: Unchanged = "kept"
 
     def __init__(self, path: str | Path, owner: str | None = None) -> None:
-        self._path = Path(path)
+        super().__init__(path, owner)
         self._module: Any = installed("tantivy", "search", "to write a search index")
-        self.table = self._path.name.removesuffix(".tantivy")
         self._writer: Any = None
-        self._owner, self._folder = owner, Folder(self._path)
-
-    @property
-    def name(self) -> str:
-        """The directory."""
-        return f"tantivy {self._path}"
-
-    @property
-    def passing(self) -> tuple[type[BaseException], ...]:
-        """A directory that another process writes to; a disk that is full."""
-        return (OSError,)
 
     def open(self, sink: str, rows: Rows) -> dict[int, int]:
         """Takes over, when no other process has the index; the next offsets."""
         self.close()
         if not rows.key:
             raise UserError(f"expected a key, to replace documents of {self.name}; found none")
-        self._rows, self._own = rows, f"{self._owner or sink}/{rows.topic}"
+        self._rows, self._own = rows, self._owned_by(sink, rows)
         self._folder.take()
         self._adders = [_adder(self._module, field.type) for field in rows.schema]
         try:
@@ -141,10 +129,7 @@ class TantivyTarget(BaseTarget):
         except FileNotFoundError:
             return {}
         if state["sink"] != self._own:
-            raise UserError(
-                f"expected {self._path} to belong to the sink and the topic {self._own!r}; found that it is "
-                f"{state['sink']!r}'s. Choose another directory"
-            )
+            raise self._others(self._own, state["sink"])
         return dict(state["before" if state["number"] == self._number else "after"])
 
     def _store_state(self, after: Mapping[int, int]) -> None:
@@ -230,17 +215,8 @@ class TantivyTarget(BaseTarget):
                 writer.wait_merging_threads()
         self._folder.let_go()
 
-    def beside(self, sink: str, rows: Rows) -> TantivyTarget:  # noqa: ARG002 - offsets are in it
-        """A directory with `__new` behind its name, whose offsets are the sink's."""
-        return TantivyTarget(self._folder.beside(), owner=sink)
-
-    def switch(self, sink: str, rows: Rows) -> None:  # noqa: ARG002
-        """Exchanges the directories, while no process has the live one."""
-        self._folder.switch()
-
-    def go_back(self, sink: str, rows: Rows) -> None:  # noqa: ARG002
-        """Exchanges the directory and the one before."""
-        self._folder.go_back()
+    def _at(self, path: Path, owner: str) -> TantivyTarget:
+        return TantivyTarget(path, owner)
 
 
 def _check_instants(rows: pa.RecordBatch) -> None:

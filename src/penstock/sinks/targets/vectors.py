@@ -29,7 +29,6 @@ import pyarrow.compute as pc
 from penstock.core.lazy import installed
 from penstock.errors import CorruptError, UserError
 from penstock.sinks.targets.contract import (
-    BaseTarget,
     Batch,
     RefusedError,
     Rows,
@@ -37,7 +36,7 @@ from penstock.sinks.targets.contract import (
     no_row,
 )
 from penstock.sinks.targets.kind import Facts, Option, TargetKind
-from penstock.sinks.targets.lake.folders import FOLDER_RENAMED, Folder
+from penstock.sinks.targets.lake.folders import FOLDER_RENAMED, FolderTarget
 from penstock.sinks.targets.texts import completed, json_members, key_texts
 
 __all__ = ["KINDS", "Match", "Metric", "VectorTarget", "Vectors", "vectors"]
@@ -86,7 +85,7 @@ def vectors(
     return VectorTarget(path, column=column, dimensions=dimensions, metric=metric)
 
 
-class VectorTarget(BaseTarget):
+class VectorTarget(FolderTarget):
     """See `vectors`.
 
     Raises:
@@ -94,6 +93,7 @@ class VectorTarget(BaseTarget):
         SetupError: usearch isn't installed.
     """
 
+    kind = "vectors"
     unchanged: Unchanged = "kept"
 
     def __init__(
@@ -112,17 +112,10 @@ class VectorTarget(BaseTarget):
         if metric not in ("cos", "l2sq", "ip"):
             raise UserError(f"expected metric='cos', 'l2sq' or 'ip'; found {metric!r}")
         _usearch()
-        self._path, self._owner = Path(path), owner
+        super().__init__(path, owner)
         self._form = _Form(column, dimensions, metric)
-        self.table = self._path.name.removesuffix(".vectors")
-        self._folder = Folder(self._path)
         self._sql: sqlite3.Connection | None = None
         self._graph = _Graph(self._path, self._form)
-
-    @property
-    def name(self) -> str:
-        """The directory."""
-        return f"vectors {self._path}"
 
     @property
     def passing(self) -> tuple[type[BaseException], ...]:
@@ -133,16 +126,13 @@ class VectorTarget(BaseTarget):
         """Takes over, when no other process has the directory; the next offsets."""
         self.close()
         self._check(rows)
-        self._rows, own = rows, f"{self._owner or sink}/{rows.topic}"
+        self._rows, own = rows, self._owned_by(sink, rows)
         self._folder.take()
         sql = self._sql = _connected(self._path)
         sql.executescript(_TABLES)
         state = dict(sql.execute("SELECT name, value FROM told"))
         if state.setdefault("sink", own) != own:
-            raise UserError(
-                f"expected {self._path} to belong to the sink and the topic {own!r}; found that it is "
-                f"{state['sink']!r}'s. Choose another directory"
-            )
+            raise self._others(own, state["sink"])
         if (form := _Form.of(state)) not in (None, self._form):
             raise UserError(
                 f"expected the index {self._path} to have {self._form}; found {form}. Rebuild it in another "
@@ -233,17 +223,8 @@ class VectorTarget(BaseTarget):
                 sql.close()
             self._folder.let_go()
 
-    def beside(self, sink: str, rows: Rows) -> VectorTarget:  # noqa: ARG002 - offsets are in it
-        """A directory with `__new` behind its name, whose offsets are the sink's."""
-        return VectorTarget(self._folder.beside(), **self._form._asdict(), owner=sink)
-
-    def switch(self, sink: str, rows: Rows) -> None:  # noqa: ARG002
-        """Exchanges the directories, while no process has the live one."""
-        self._folder.switch()
-
-    def go_back(self, sink: str, rows: Rows) -> None:  # noqa: ARG002
-        """Exchanges the directory and the one before."""
-        self._folder.go_back()
+    def _at(self, path: Path, owner: str) -> VectorTarget:
+        return VectorTarget(path, **self._form._asdict(), owner=owner)
 
 
 class Vectors:

@@ -19,11 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.lazy import installed
-from penstock.errors import UserError
-from penstock.sinks.targets.contract import BaseTarget, Batch, Rows, Unchanged
+from penstock.sinks.targets.contract import Batch, Rows, Unchanged, check_columns
 from penstock.sinks.targets.kind import Facts, TargetKind
 from penstock.sinks.targets.lake.filling import filled, lacking_keys
-from penstock.sinks.targets.lake.folders import FOLDER_RENAMED, Folder
+from penstock.sinks.targets.lake.folders import FOLDER_RENAMED, FolderTarget
 from penstock.sinks.targets.texts import plain_columns
 
 __all__ = ["KINDS", "DeltaTarget", "delta"]
@@ -45,23 +44,18 @@ def delta(path: str | Path, *, pace_s: float = PACE_S) -> DeltaTarget:
     return DeltaTarget(path, pace_s)
 
 
-class DeltaTarget(BaseTarget):
+class DeltaTarget(FolderTarget):
     """See `delta`."""
 
+    kind = "delta"
     unchanged: Unchanged = "kept"
 
     def __init__(self, path: str | Path, pace_s: float, owner: str | None = None) -> None:
-        self._path, self.pace_s = Path(path), pace_s
+        super().__init__(path, owner)
+        self.pace_s = pace_s
         self._module: Any = installed("deltalake", "delta", "to write Delta tables")
         self._errors: Any = import_module("deltalake.exceptions")
-        self.table = self._path.name.removesuffix(".delta")
-        self._owner, self._folder = owner, Folder(self._path)
         self._delta: Any = None
-
-    @property
-    def name(self) -> str:
-        """The directory."""
-        return f"delta {self._path}"
 
     @property
     def passing(self) -> tuple[type[BaseException], ...]:
@@ -71,7 +65,7 @@ class DeltaTarget(BaseTarget):
     def open(self, sink: str, rows: Rows) -> dict[int, int]:
         """Takes over, when no other process has the directory; the next offsets."""
         self.close()
-        self._rows, self._own = rows, f"penstock/{self._owner or sink}/{rows.topic}"
+        self._rows, self._own = rows, f"penstock/{self._owned_by(sink, rows)}"
         self._folder.take()
         schema = plain_columns(rows.nothing(), times=False).schema
         with self._away():
@@ -79,12 +73,7 @@ class DeltaTarget(BaseTarget):
                 str(self._path), schema=schema, mode="ignore", configuration=CHECKPOINTS
             )
         there = [field.name for field in self._delta.schema().fields]
-        missing = [name for name in rows.schema.names if name not in there]
-        if missing:
-            raise UserError(
-                f"expected the table {self._path} to have the columns {', '.join(missing)}; found "
-                f"{', '.join(there)}. Rebuild it, or remove them from the schema"
-            )
+        check_columns(str(self._path), rows, there, "Rebuild it")
         count = self._delta.transaction_version(self._own) or 0
         found = {p: self._delta.transaction_version(f"{self._own}/{p}") for p in range(count)}
         self._offsets = {p: int(offset) for p, offset in found.items() if offset is not None}
@@ -165,17 +154,8 @@ class DeltaTarget(BaseTarget):
         self._delta = None
         self._folder.let_go()
 
-    def beside(self, sink: str, rows: Rows) -> DeltaTarget:  # noqa: ARG002 - offsets are in it
-        """A directory with `__new` behind its name, whose offsets are the sink's."""
-        return DeltaTarget(self._folder.beside(), self.pace_s, owner=sink)
-
-    def switch(self, sink: str, rows: Rows) -> None:  # noqa: ARG002
-        """Exchanges the directories, while no process has the live one."""
-        self._folder.switch()
-
-    def go_back(self, sink: str, rows: Rows) -> None:  # noqa: ARG002
-        """Exchanges the directory and the one before."""
-        self._folder.go_back()
+    def _at(self, path: Path, owner: str) -> DeltaTarget:
+        return DeltaTarget(path, self.pace_s, owner)
 
 
 def _quoted(name: str) -> str:

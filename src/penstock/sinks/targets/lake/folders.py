@@ -11,6 +11,7 @@ where it can't, `PATH` isn't there for a moment.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import ctypes
 import fcntl
@@ -18,12 +19,20 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final, Self
 
-from penstock.sinks.targets.contract import NEW, OLD, nothing_before, nothing_built
+from penstock.errors import UserError
+from penstock.sinks.targets.contract import (
+    NEW,
+    OLD,
+    BaseTarget,
+    Rows,
+    nothing_before,
+    nothing_built,
+)
 from penstock.sinks.targets.kind import Rebuilt
 
-__all__ = ["FOLDER_RENAMED", "LOCK_MODE", "Folder"]
+__all__ = ["FOLDER_RENAMED", "LOCK_MODE", "Folder", "FolderTarget"]
 
 MARK: Final = "penstock-rebuilt"
 APART: Final = "__apart"
@@ -141,6 +150,60 @@ class Folder:
             shutil.rmtree(self.old, ignore_errors=True)
             self.new.rename(self.old)
         (self.path / MARK).unlink()
+
+
+class FolderTarget(BaseTarget):
+    """A target that is a directory, which has the offsets, too; one process has it.
+
+    Args:
+        path: of the directory.
+        owner: the sink that it is written for, where a rebuild writes it; None: the one that opens it.
+    """
+
+    kind: ClassVar[str]
+    """What it is, and what the directory's name ends in."""
+
+    def __init__(self, path: str | Path, owner: str | None) -> None:
+        self._path, self._owner = Path(path), owner
+        self.table = self._path.name.removesuffix(f".{self.kind}")
+        self._folder = Folder(self._path)
+
+    @property
+    def name(self) -> str:
+        """The directory."""
+        return f"{self.kind} {self._path}"
+
+    @property
+    def passing(self) -> tuple[type[BaseException], ...]:
+        """A directory that another process writes to; a disk that is full."""
+        return (OSError,)
+
+    @abc.abstractmethod
+    def _at(self, path: Path, owner: str) -> Self:
+        """The same in another directory, for a sink."""
+
+    def _owned_by(self, sink: str, rows: Rows) -> str:
+        """What has the directory: a sink and its topic."""
+        return f"{self._owner or sink}/{rows.topic}"
+
+    def _others(self, own: str, found: str) -> UserError:
+        """What is said where a directory is of another sink, or topic."""
+        return UserError(
+            f"expected {self._path} to belong to the sink and the topic {own!r}; found that it is "
+            f"{found!r}'s. Choose another directory"
+        )
+
+    def beside(self, sink: str, rows: Rows) -> Self:  # noqa: ARG002 - offsets are in it
+        """A directory with `__new` behind its name, whose offsets are the sink's."""
+        return self._at(self._folder.beside(), sink)
+
+    def switch(self, sink: str, rows: Rows) -> None:  # noqa: ARG002
+        """Exchanges the directories, while no process has the live one."""
+        self._folder.switch()
+
+    def go_back(self, sink: str, rows: Rows) -> None:  # noqa: ARG002
+        """Exchanges the directory and the one before."""
+        self._folder.go_back()
 
 
 def _exchange(one: Path, other: Path) -> None:

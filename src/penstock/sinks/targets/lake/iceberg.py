@@ -30,6 +30,7 @@ from penstock.sinks.targets.contract import (
     Batch,
     Rows,
     Unchanged,
+    check_columns,
     fenced,
     nothing_before,
     nothing_built,
@@ -146,12 +147,7 @@ class IcebergTarget(BaseTarget):
         if self._branch != MAIN:
             with self._table.update_schema() as change:  # columns that a rebuild adds
                 change.union_by_name(none.schema)
-        missing = [n for n in rows.schema.names if n not in self._table.schema().column_names]
-        if missing:
-            raise UserError(
-                f"expected the table {self.table!r} to have the columns {', '.join(missing)}; found "
-                f"{', '.join(self._table.schema().column_names)}. Add them, or remove them from the schema"
-            )
+        check_columns(self.table, rows, self._table.schema().column_names)
         state = self._state()
         owned, epoch = self._owned or ("", 0)
         is_switched = state.get("switched") == state["epoch"]

@@ -31,9 +31,9 @@ import pyarrow.parquet as pq
 from penstock.core.names import hint, known_names
 from penstock.core.schema import TIMESTAMP, Schema, type_text
 from penstock.errors import UserError
-from penstock.sinks.targets.contract import BaseTarget, Batch, RefusedError, Rows, Unchanged
+from penstock.sinks.targets.contract import Batch, RefusedError, Rows, Unchanged
 from penstock.sinks.targets.kind import Facts, Option, TargetKind
-from penstock.sinks.targets.lake.folders import FOLDER_RENAMED, Folder
+from penstock.sinks.targets.lake.folders import FOLDER_RENAMED, FolderTarget
 from penstock.sinks.targets.texts import plain_columns
 
 __all__ = ["KINDS", "ParquetTarget", "parquet"]
@@ -104,9 +104,10 @@ class _Part:
         return pa.array(labels, pa.string()).take(unique.indices).fill_null(head + NULL)
 
 
-class ParquetTarget(BaseTarget):
+class ParquetTarget(FolderTarget):
     """See `parquet`."""
 
+    kind = "parquet"
     unchanged: Unchanged = "logged"
 
     def __init__(
@@ -116,26 +117,15 @@ class ParquetTarget(BaseTarget):
         pace_s: float,
         owner: str | None = None,
     ) -> None:
-        self._path, self._by, self.pace_s, self._owner = Path(path), partition_by, pace_s, owner
-        self.table = self._path.name.removesuffix(".parquet")
-        self._folder = Folder(self._path)
+        super().__init__(path, owner)
+        self._by, self.pace_s = partition_by, pace_s
         self._state: dict[str, Any] | None = None
-
-    @property
-    def name(self) -> str:
-        """The directory."""
-        return f"parquet {self._path}"
-
-    @property
-    def passing(self) -> tuple[type[BaseException], ...]:
-        """A directory that another process writes to; a disk that is full."""
-        return (OSError,)
 
     def open(self, sink: str, rows: Rows) -> dict[int, int]:
         """Takes over, when no other process has the directory, and completes a commit; the next offsets."""
         self.close()
         self._rows, self._parts = rows, _parts(self._by, rows)
-        self._own = f"{self._owner or sink}/{rows.topic}"
+        self._own = self._owned_by(sink, rows)
         self._folder.take()
         state = self._read()
         self._place(state["files"])
@@ -263,19 +253,8 @@ class ParquetTarget(BaseTarget):
         self._state = None
         self._folder.let_go()
 
-    # -- directories that are rebuilt ------------------------------------------------------------------
-
-    def beside(self, sink: str, rows: Rows) -> ParquetTarget:  # noqa: ARG002 - offsets are in it
-        """A directory with `__new` behind its name, whose offsets are the sink's."""
-        return ParquetTarget(self._folder.beside(), self._by, self.pace_s, owner=sink)
-
-    def switch(self, sink: str, rows: Rows) -> None:  # noqa: ARG002
-        """Exchanges the directories, while no process has the live one."""
-        self._folder.switch()
-
-    def go_back(self, sink: str, rows: Rows) -> None:  # noqa: ARG002
-        """Exchanges the directory and the one before."""
-        self._folder.go_back()
+    def _at(self, path: Path, owner: str) -> ParquetTarget:
+        return ParquetTarget(path, self._by, self.pace_s, owner)
 
 
 def _escaped(text: str) -> str:
