@@ -6,7 +6,6 @@ result doesn't depend on the order of rows. Rows that are NULL in either column 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import pyarrow as pa
@@ -18,7 +17,6 @@ from penstock.state.layout import Value, pick_pair
 __all__ = ["ArgMax", "ArgMin"]
 
 
-@dataclass(frozen=True)
 class Arg(Function):
     """The value of the least or the greatest pair (by, value)."""
 
@@ -56,16 +54,11 @@ class Arg(Function):
             ),
         )
 
-    def result(self, full: pa.RecordBatch) -> pa.Array:
-        """See `Function`."""
-        return full.column(self._name)
-
     @property
     def _name(self) -> str:
         return f"${self.kind}.{self.of.name!r}.{self.order.name!r}"
 
 
-@dataclass(frozen=True)
 class ArgMin(Arg):
     """The value of the row that is least by another column."""
 
@@ -73,7 +66,6 @@ class ArgMin(Arg):
     reduce: ClassVar[Literal["first", "last"]] = "first"
 
 
-@dataclass(frozen=True)
 class ArgMax(Arg):
     """The value of the row that is greatest by another column."""
 

@@ -7,7 +7,6 @@ been set by several values.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -16,14 +15,13 @@ import pyarrow as pa
 from penstock.core import vectors
 from penstock.core.sketches.bloom import BITS_MAX, HASHES_MAX, Shape, bits_of, filters
 from penstock.errors import FlowError
-from penstock.ops.aggregates.function import Function, Part, Rows, check_kept, check_plain
+from penstock.ops.aggregates.function import Function, Part, Rows, check_kept
 from penstock.state.layout import Value
 from penstock.state.sketches import entries_of, sketches
 
 __all__ = ["BloomFilter"]
 
 
-@dataclass(frozen=True)
 class BloomFilter(Function):
     """The Bloom filter of a column's values; NULL is none.
 
@@ -33,10 +31,10 @@ class BloomFilter(Function):
     kind: ClassVar[str] = "bloom_filter_agg"
     counts: ClassVar[bool] = True
     parametric: ClassVar[bool] = True
+    takes: ClassVar = "ordered"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_plain(self.of, self.kind)
         if not isinstance(self.parameter, tuple) or len(self.parameter) != 2:
             raise FlowError(f"expected words and hashes of a filter; found {self.parameter!r}")
         words, hashes = self.parameter

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
 import pyarrow as pa
@@ -17,7 +16,6 @@ ROWS: Final = Part(Value(COUNT, pa.int64(), "sum"), count_rows)
 """Every partial row has it: a group without rows is none."""
 
 
-@dataclass(frozen=True)
 class Count(Function):
     """The number of rows, or of a column's values that aren't NULL."""
 

@@ -7,29 +7,24 @@ whose changes are asked for looks at the values that it brings (`penstock.ops.re
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.core import vectors
-from penstock.ops.aggregates.function import Function, Kept, Part, Rows, check_plain
+from penstock.ops.aggregates.function import Function, Kept, Part, Rows
 from penstock.state.layout import Value
 
 __all__ = ["CountDistinct"]
 
 
-@dataclass(frozen=True)
 class CountDistinct(Function):
     """How many different values a column has; NULL is none."""
 
     kind: ClassVar[str] = "count_distinct"
     counts: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_plain(self.of, self.kind)
+    takes: ClassVar = "ordered"
 
     @property
     def type(self) -> pa.DataType:
@@ -42,10 +37,6 @@ class CountDistinct(Function):
         value = Value(f"$distinct.{column.name}", pa.int64(), "sum")
         lift = lambda rows: [_distinct(rows, rows.columns[column.name])]  # noqa: E731
         return (Part(value, lift, Kept((column,)), distinct=True),)
-
-    def result(self, full: pa.RecordBatch) -> pa.Array:
-        """See `Function`."""
-        return full.column(f"$distinct.{self.of.name}")
 
 
 def _distinct(rows: Rows, column: pa.Array) -> pa.Array:

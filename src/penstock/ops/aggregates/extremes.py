@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import pyarrow as pa
 
-from penstock.ops.aggregates.function import Function, Kept, Part, check_plain
+from penstock.ops.aggregates.function import Function, Kept, Part
 from penstock.state.layout import Value, pick
 
 __all__ = ["Max", "Min"]
 
 
-@dataclass(frozen=True)
 class Extreme(Function):
     """The least or the greatest of a column's values; NaN is greater than all numbers."""
 
+    takes: ClassVar = "ordered"
     reduce: ClassVar[Literal["min", "max"]]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_plain(self.of, self.kind)
 
     @property
     def type(self) -> pa.DataType:
@@ -41,12 +36,7 @@ class Extreme(Function):
             ),
         )
 
-    def result(self, full: pa.RecordBatch) -> pa.Array:
-        """See `Function`."""
-        return full.column(f"${self.reduce}.{self.of.name}")
 
-
-@dataclass(frozen=True)
 class Min(Extreme):
     """The least of a column's values."""
 
@@ -54,7 +44,6 @@ class Min(Extreme):
     reduce: ClassVar[Literal["min", "max"]] = "min"
 
 
-@dataclass(frozen=True)
 class Max(Extreme):
     """The greatest of a column's values."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,7 +16,6 @@ from penstock.state.layout import Value, take
 __all__ = ["Foreign", "foreign"]
 
 
-@dataclass(frozen=True)
 class Foreign(Function):
     """A function that declares itself; see `penstock.expr.functions`."""
 
@@ -40,10 +38,6 @@ class Foreign(Function):
     def parts(self, *, retracts: bool) -> tuple[Part, ...]:  # noqa: ARG002 - values are kept
         """See `Function`."""
         return (Part(Value(self._name, self.type, "single"), self._lift, Kept((self.of,))),)
-
-    def result(self, full: pa.RecordBatch) -> pa.Array:
-        """See `Function`."""
-        return full.column(self._name)
 
     @property
     def _name(self) -> str:

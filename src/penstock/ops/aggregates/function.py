@@ -15,7 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Final, TypeAlias
+from typing import ClassVar, Final, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -116,7 +116,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Function(ABC):
-    """An aggregate function of a column, or two.
+    """An aggregate function of a column, or two. Subclasses have no fields of their own.
 
     Args:
         column: of the input.
@@ -130,6 +130,7 @@ class Function(ABC):
     kind: ClassVar[str]
     counts: ClassVar[bool] = False  # its result is never NULL
     parametric: ClassVar[bool] = False  # it takes a parameter
+    takes: ClassVar[Literal["ordered", "numbers", "any"]] = "any"  # what the column has
 
     column: Column | None = None
     by: Column | None = None
@@ -140,6 +141,13 @@ class Function(ABC):
             raise FlowError(f"expected {self.kind} of a column; found none. Name one")
         if self.by is not None:
             raise FlowError(f"expected {self.kind} of one column; found {self.by.name!r} as well")
+        match self.takes:
+            case "ordered":
+                check_plain(self.of, self.kind)
+            case "numbers":
+                check_number(self.of, self.kind)
+            case "any":
+                pass
 
     @property
     def of(self) -> Column:
@@ -160,9 +168,10 @@ class Function(ABC):
             retracts: whether rows may be taken back.
         """
 
-    @abstractmethod
     def result(self, full: pa.RecordBatch) -> pa.Array:
-        """The result of each group, of rows that have all parts and `COUNT`."""
+        """The result of each group, of rows that have all parts and `COUNT`: by default its only part."""
+        [part] = self.parts(retracts=False)
+        return full.column(part.value.name)
 
 
 def check_number(column: Column, kind: str) -> None:

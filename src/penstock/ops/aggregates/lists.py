@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -27,7 +26,6 @@ __all__ = ["Collect", "CollectDescending", "Frequencies", "Frequent", "Quantile"
 COLLECT_MAX: Final = 100_000  # values of a list: a row that changes is written whole
 
 
-@dataclass(frozen=True)
 class Collect(Function):
     """The first values of a column as a list, in the order of another column, or their own.
 
@@ -65,10 +63,6 @@ class Collect(Function):
         assert isinstance(self.parameter, int), "checked when it was made"
         return -self.parameter if self.descending else self.parameter
 
-    def result(self, full: pa.RecordBatch) -> pa.Array:
-        """See `Function`."""
-        return full.column(self._name)
-
     @property
     def _name(self) -> str:
         names = [one and one.name for one in (self.column, self.by)]
@@ -88,7 +82,6 @@ class Collect(Function):
         return [pa.ListArray.from_arrays(offsets, values, type=self.type, mask=missing)]
 
 
-@dataclass(frozen=True)
 class CollectDescending(Collect):
     """The same in descending order."""
 
@@ -96,7 +89,6 @@ class CollectDescending(Collect):
     descending: ClassVar[bool] = True
 
 
-@dataclass(frozen=True)
 class Frequent(Collect):
     """The most frequent values of a column, the most frequent first; of equally frequent ones the least.
 
@@ -144,7 +136,6 @@ class Frequent(Collect):
         return take(column, pa.array(rows))
 
 
-@dataclass(frozen=True)
 class Frequencies(Frequent):
     """How often these values are there, in the same order."""
 
@@ -160,7 +151,6 @@ class Frequencies(Frequent):
         return vectors.from_int64(np.ascontiguousarray(counts))
 
 
-@dataclass(frozen=True)
 class Quantile(Function):
     """The value below which a share of a column's values lies, between two values if need be.
 
@@ -187,10 +177,6 @@ class Quantile(Function):
         """See `Function`."""
         value, ranks = Value(self._name, self.type, "single"), Ranks(self._ranks, self._between)
         return (Part(value, self._lift, Kept((self.of,)), ranks=ranks),)
-
-    def result(self, full: pa.RecordBatch) -> pa.Array:
-        """See `Function`."""
-        return full.column(self._name)
 
     @property
     def _name(self) -> str:

@@ -15,7 +15,6 @@ each power of two has 64 bins, and a value is known to within 1/128 of itself, a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
 import numpy as np
@@ -30,8 +29,6 @@ from penstock.ops.aggregates.function import (
     Part,
     Rows,
     check_kept,
-    check_number,
-    check_plain,
 )
 from penstock.state.layout import Value
 from penstock.state.sketches import entries_of, sketches
@@ -45,16 +42,12 @@ GROUPS_AT_ONCE: Final = 20_000  # groups whose registers are counted together: s
 BIN_SHIFT: Final = 52 - 6  # bits of a double below its bin
 
 
-@dataclass(frozen=True)
 class ApproxCountDistinct(Function):
     """About how many different values a column has; NULL is none."""
 
     kind: ClassVar[str] = "approx_count_distinct"
     counts: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_plain(self.of, self.kind)
+    takes: ClassVar = "ordered"
 
     @property
     def type(self) -> pa.DataType:
@@ -130,7 +123,6 @@ def _tau(x: Vector) -> Vector:
     return np.asarray(found / 3)
 
 
-@dataclass(frozen=True)
 class ApproxQuantile(Function):
     """About the value below which a share of a column's values lies; NULL without values.
 
@@ -139,13 +131,13 @@ class ApproxQuantile(Function):
 
     kind: ClassVar[str] = "approx_quantile"
     parametric: ClassVar[bool] = True
+    takes: ClassVar = "numbers"
 
     def __post_init__(self) -> None:
         share = self.parameter
         if not isinstance(share, int | float) or not 0 <= share <= 1:
             raise FlowError(f"expected a share of 0 to 1, such as 0.95; found {share!r}")
         super().__post_init__()
-        check_number(self.of, self.kind)
 
     @property
     def type(self) -> pa.DataType:

@@ -19,7 +19,6 @@ simply is infinite, or NaN.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -34,7 +33,6 @@ from penstock.ops.aggregates.function import (
     Lift,
     Part,
     Rows,
-    check_number,
     count_of,
     counted,
     where_some,
@@ -50,15 +48,11 @@ HALF_BITS: Final = 32
 HALF: Final = 2**HALF_BITS
 
 
-@dataclass(frozen=True)
 class Sum(Function):
     """The sum of a column's values; NULL if it is of whole numbers or decimals and has too many digits."""
 
     kind: ClassVar[str] = "sum"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number(self.of, self.kind)
+    takes: ClassVar = "numbers"
 
     @property
     def type(self) -> pa.DataType:
@@ -88,7 +82,6 @@ class Sum(Function):
         return where_some(full, self.of, found)
 
 
-@dataclass(frozen=True)
 class Avg(Sum):
     """The mean of a column's values."""
 

@@ -6,7 +6,6 @@ is its sketch. It can't forget: a value that is taken back may have been there t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -15,22 +14,18 @@ import pyarrow as pa
 from penstock.core import vectors
 from penstock.core.sketches.murmur import theta_hashes
 from penstock.core.sketches.theta import ALL, EMPTY, merged, sketch, written
-from penstock.ops.aggregates.function import Function, Part, Rows, check_kept, check_plain
+from penstock.ops.aggregates.function import Function, Part, Rows, check_kept
 from penstock.state.layout import Value
 
 __all__ = ["ThetaSketch", "ThetaUnion"]
 
 
-@dataclass(frozen=True)
 class ThetaSketch(Function):
     """The theta sketch of a column's values; NULL is none."""
 
     kind: ClassVar[str] = "theta_sketch_agg"
     counts: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_plain(self.of, self.kind)
+    takes: ClassVar = "ordered"
 
     @property
     def type(self) -> pa.DataType:
@@ -44,7 +39,7 @@ class ThetaSketch(Function):
 
     def result(self, full: pa.RecordBatch) -> pa.Array:
         """See `Function`."""
-        return full.column(f"${self.kind}.{self.of.name}").fill_null(EMPTY)
+        return super().result(full).fill_null(EMPTY)
 
     def _lift(self, rows: Rows) -> list[pa.Array]:
         column, ids = rows.columns[self.of.name], rows.ids
@@ -56,7 +51,6 @@ class ThetaSketch(Function):
         return [written(made, missing=made.empty)]
 
 
-@dataclass(frozen=True)
 class ThetaUnion(ThetaSketch):
     """The union of a column's theta sketches; NULL is none. All are right: an expression has read them."""
 

@@ -15,7 +15,6 @@ deviation, and fewer digits beyond.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar, Final, TypeAlias
 
 import numpy as np
@@ -27,7 +26,6 @@ from penstock.ops.aggregates.function import (
     Column,
     Function,
     Part,
-    check_number,
     count_of,
     counted,
     where_some,
@@ -41,15 +39,11 @@ WILD: Final = 2.0**500
 """Values from here on have squares whose sum may be infinite."""
 
 
-@dataclass(frozen=True)
 class Variance(Function):
     """The variance of a sample; NULL below two values, NaN where a value or a square isn't finite."""
 
     kind: ClassVar[str] = "variance"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number(self.of, self.kind)
+    takes: ClassVar = "numbers"
 
     @property
     def type(self) -> pa.DataType:
@@ -95,7 +89,6 @@ class Variance(Function):
         return where_some(full, self.of, pa.array(found), least=2)
 
 
-@dataclass(frozen=True)
 class Stddev(Variance):
     """The standard deviation of a sample: the root of its variance."""
 
