@@ -17,11 +17,10 @@ import pyarrow.compute as pc
 from penstock.core import keymatch
 from penstock.core.schema import JSON, Field, Schema
 from penstock.flow.graph import OutputNode
-from penstock.formats.avro import AvroEncoder, headed
+from penstock.formats.avro import headed
 from penstock.formats.json import encode_rows
-from penstock.formats.protobuf import FIRST_MESSAGE, ProtobufEncoder
-from penstock.formats.registered import Encoded, kind_of
-from penstock.formats.registered.json_schema import JsonSchemaEncoder
+from penstock.formats.protobuf import FIRST_MESSAGE
+from penstock.formats.registered import Encoded, RegisteredEncoder, registered_encoder
 from penstock.schemas import Kind
 
 __all__ = ["Registry", "RowEncoder", "encoder_for", "key_texts", "register_schemas"]
@@ -117,22 +116,12 @@ class _Json:
         return _array(texts.take(pa.array(np.cumsum(there) - 1, mask=~there))).fill_null("null")
 
 
-class _Encoder(Protocol):
-    """What makes records of rows by a schema, whose text it has."""
-
-    @property
-    def schema(self) -> Schema: ...
-    @property
-    def text(self) -> str: ...
-    def encode(self, rows: pa.Table, head: bytes = b"") -> pa.Array: ...
-
-
 class _Registered:
     """Writes by schemas of a registry: rows, their keys, and changes."""
 
     def __init__(self, to: OutputNode, format_: Encoded, registry: Registry) -> None:
         assert format_.registry is not None, "`check_written` lets none pass"
-        self._topic, self._kind = to.topic, kind_of(format_)
+        self._topic, self._kind = to.topic, format_.kind
         self._url, self._registry = format_.registry, registry
         if to not in _ENCODERS:
             versions = functools.partial(registry.schema_versions, self._url)
@@ -144,7 +133,7 @@ class _Registered:
             self._head("key", self._key)
         self._head("value", self._value)
 
-    def _head(self, part: str, encoder: _Encoder) -> bytes:
+    def _head(self, part: str, encoder: RegisteredEncoder) -> bytes:
         subject = f"{self._topic}-{part}"
         id_ = self._registry.schema_id(self._url, subject, encoder.text, self._kind)
         return headed(id_) + (FIRST_MESSAGE if self._kind == Kind.PROTOBUF else b"")
@@ -177,7 +166,7 @@ class _Registered:
         return pa.StructArray.from_arrays(columns, fields=list(type_), mask=nulls)
 
 
-_Encoders: TypeAlias = tuple[_Encoder | None, _Encoder]
+_Encoders: TypeAlias = tuple[RegisteredEncoder | None, RegisteredEncoder]
 _ENCODERS: Final[weakref.WeakKeyDictionary[OutputNode, _Encoders]] = weakref.WeakKeyDictionary()
 """Those of outputs: which numbers Protobuf's fields have is asked once."""
 
@@ -185,7 +174,13 @@ _ENCODERS: Final[weakref.WeakKeyDictionary[OutputNode, _Encoders]] = weakref.Wea
 def _encoders(to: OutputNode, kind: Kind, versions: Callable[[str], Sequence[str]]) -> _Encoders:
     """Those of keys, and of rows or changes."""
     schema = to.node.schema
-    made = functools.partial(_encoder, kind, to.topic, versions)
+
+    def made(
+        part: str, schema: Schema, name: str, records: Mapping[str, str] | None = None
+    ) -> RegisteredEncoder:
+        earlier = functools.partial(versions, f"{to.topic}-{part}")
+        return registered_encoder(kind, schema, name, to.topic, records, earlier)
+
     key = None
     if to.keys:
         key = made("key", Schema(tuple(schema[name] for name in to.keys)), "Key")
@@ -194,25 +189,6 @@ def _encoders(to: OutputNode, kind: Kind, versions: Callable[[str], Sequence[str
     row: Any = pa.struct(list(schema.arrow))
     change = Schema((Field("before", row), Field("after", row), Field("op", pa.string(), True)))  # noqa: FBT003
     return key, made("value", change, "Envelope", {"before": "Value", "after": "Value"})
-
-
-def _encoder(
-    kind: Kind,
-    topic: str,
-    versions: Callable[[str], Sequence[str]],
-    part: str,
-    schema: Schema,
-    name: str,
-    records: Mapping[str, str] | None = None,
-) -> _Encoder:
-    match kind:
-        case Kind.AVRO:
-            return AvroEncoder(schema, name, topic, records)
-        case Kind.JSON:
-            return JsonSchemaEncoder(schema, name)
-        case Kind.PROTOBUF:
-            earlier = versions(f"{topic}-{part}")
-            return ProtobufEncoder(schema, name, topic, records, earlier)
 
 
 def _ops(before: np.ndarray, after: np.ndarray) -> pa.Array:

@@ -19,15 +19,12 @@ from penstock.core.time import DURATION_MAX_US, duration_us
 from penstock.errors import FlowError, SchemaError, UserError
 from penstock.expr import Expression, compile_expression
 from penstock.expr.duck import quoted
-from penstock.formats.avro import Avro, avro_schema
+from penstock.formats.avro import Avro
 from penstock.formats.changelog import FORMATS, ChangelogFormat
 from penstock.formats.lines import Csv, LineFormat, decoder_for
 from penstock.formats.lines.kinds import FORMATS as NAMED
 from penstock.formats.lines.kinds import named_format
-from penstock.formats.protobuf import protobuf_schema
-from penstock.formats.registered import KINDS, Encoded, encoded_as, format_name
-from penstock.formats.registered.json_schema import json_schema
-from penstock.schemas import Kind
+from penstock.formats.registered import KINDS, Encoded, encoded_as, registered_encoder
 
 __all__ = [
     "check_changelog",
@@ -262,11 +259,5 @@ def check_written(format_: object, registry: object, schema: Schema) -> Encoded 
             "registry='http://127.0.0.1:8081', which gives schemas their ids; found "
             f"format={format_!r}{detail}"
         )
-    match KINDS[format_name(format_)]:
-        case Kind.AVRO:
-            avro_schema(schema, "Value", "topic")
-        case Kind.JSON:
-            json_schema(schema, "Value")
-        case Kind.PROTOBUF:
-            protobuf_schema(schema, "Value", "topic")
+    registered_encoder(format_.kind, schema, "Value", "topic")  # which has these columns
     return format_

@@ -29,7 +29,7 @@ from penstock.expr.tree import Column
 from penstock.flow.times import EventTime
 from penstock.formats.changelog import ChangelogFormat
 from penstock.formats.lines import LineFormat
-from penstock.formats.registered import Encoded, format_name
+from penstock.formats.registered import Encoded
 from penstock.ops import Operator
 from penstock.ops.keyed.process import Process
 from penstock.ops.rows import MapBatches, RowOperator, Select, Unnest, Where
@@ -262,7 +262,7 @@ class OutputNode:
     @property
     def identity(self) -> str:
         """Digest of what is written."""
-        parts = () if self.format is None else (format_name(self.format),)
+        parts = () if self.format is None else (self.format.name,)
         return _digest("output", self.topic, self.emission, self.keys, self.node.identity, *parts)
 
 

@@ -6,7 +6,7 @@ from penstock.formats.avro.changes import (
     envelope_schema,
     key_schema,
 )
-from penstock.formats.avro.reading import Avro, AvroDecoder, Lookup
+from penstock.formats.avro.reading import Avro, AvroDecoder, Lookup, Lookups
 from penstock.formats.avro.schemas import avro_schema
 from penstock.formats.avro.writing import AvroEncoder, headed
 
@@ -17,6 +17,7 @@ __all__ = [
     "AvroEncoder",
     "HeadedChangelogDecoder",
     "Lookup",
+    "Lookups",
     "avro_schema",
     "envelope_schema",
     "headed",

@@ -14,7 +14,7 @@ import functools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +36,7 @@ from penstock.errors import SchemaError
 from penstock.formats.avro.names import Names
 from penstock.formats.avro.rows import Rows, as_column
 from penstock.formats.json import Decoded
+from penstock.schemas import Kind
 from penstock.wire.columns import gather_column
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "Avro",
     "AvroDecoder",
     "Lookup",
+    "Lookups",
     "Reading",
     "fitting",
     "is_wider",
@@ -59,6 +61,11 @@ _WIDER: Final = {
     (pa.float32(), pa.float64()),
     (pa.string(), JSON),
 }
+Lookup: TypeAlias = Callable[[int], str | None]
+"""Gives the schema of an id, with all types written out or named after that; None where there is none. It
+raises `SchemaError` where the schema is of another kind."""
+Lookups: TypeAlias = Callable[[str, Kind], Lookup]
+"""Gives what asks the registry at a URL for schemas of a kind."""
 _EXACT: Final = decimal.Context(prec=DECIMAL_DIGITS_MAX)
 
 
@@ -71,13 +78,21 @@ class Avro:
         registry: the URL of a schema registry that knows the others; None: there are no others.
     """
 
-    schemas: tuple[tuple[int | None, str], ...]
+    name: ClassVar[str] = "avro"
+    kind: ClassVar[Kind] = Kind.AVRO
+
+    schemas: tuple[tuple[int | None, str], ...] = ()
     registry: str | None = field(default=None, repr=False)  # plans know formats by their texts
 
-
-Lookup = Callable[[int], str | None]
-"""Gives the schema of an id, with all types written out or named after that; None where there is none. It
-raises `SchemaError` where the schema is of another kind."""
+    def decoder(
+        self,
+        schema: Schema,
+        columns: frozenset[str] | None = None,  # noqa: ARG002 - others cost nothing
+        lookups: Lookups | None = None,
+    ) -> AvroDecoder:
+        """See `penstock.formats.lines.Format`."""
+        lookup = lookups(self.registry, self.kind) if lookups and self.registry else None
+        return AvroDecoder(schema, self, lookup)
 
 
 class AvroDecoder:

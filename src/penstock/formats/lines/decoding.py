@@ -17,15 +17,12 @@ import pyarrow.compute as pc
 
 from penstock.core.schema import Schema
 from penstock.errors import SchemaError
-from penstock.formats.avro import Avro, AvroDecoder
+from penstock.formats.avro import Avro, Lookups
 from penstock.formats.json import Decoded, JsonDecoder
 from penstock.formats.lines.instants import instants
 from penstock.formats.lines.kinds import Decoder, Named
 from penstock.formats.lines.text import TextDecoder
-from penstock.formats.protobuf import ProtobufDecoder
-from penstock.formats.registered import JsonSchema, Lookups, Protobuf
-from penstock.formats.registered.json_schema import JsonSchemaDecoder
-from penstock.schemas import Kind
+from penstock.formats.registered import JsonSchema, Protobuf
 from penstock.wire.columns import gather_column
 
 __all__ = ["Csv", "Decoder", "LineDecoder", "LineFormat", "Pattern", "decoder_for"]
@@ -46,6 +43,10 @@ class Csv:
     delimiter: str = ","
     null: str = ""
 
+    def decoder(self, schema: Schema, *_: object) -> Decoder:
+        """See `Format`."""
+        return _CsvDecoder(schema, self)
+
 
 @dataclass(frozen=True)
 class Pattern:
@@ -61,9 +62,13 @@ class Pattern:
     time_format: str | None = None
     null: str = ""
 
+    def decoder(self, schema: Schema, *_: object) -> Decoder:
+        """See `Format`."""
+        return _PatternDecoder(schema, self)
+
 
 LineFormat = Csv | Pattern | Avro | JsonSchema | Protobuf | Named
-"""What a stream's values may be other than JSON."""
+"""What a stream's values may be other than JSON: each makes its decoder, see `Format`."""
 
 
 @functools.lru_cache(maxsize=256)
@@ -84,29 +89,9 @@ def decoder_for(
     Raises:
         SchemaError: the format doesn't have these columns.
     """
-    match format_:
-        case None:
-            return JsonDecoder(schema, columns)
-        case Csv():
-            return _CsvDecoder(schema, format_)
-        case Pattern():
-            return _PatternDecoder(schema, format_)
-        case Avro():
-            url = format_.registry
-            lookup = registry(url, Kind.AVRO) if registry and url else None
-            return AvroDecoder(schema, format_, lookup)
-        case JsonSchema():
-            lookup = registry(format_.registry, Kind.JSON) if registry else _unknown
-            return JsonSchemaDecoder(schema, lookup, columns)
-        case Protobuf():
-            lookup = registry(format_.registry, Kind.PROTOBUF) if registry else _unknown
-            return ProtobufDecoder(schema, lookup)
-        case Named():
-            return format_.decoder(schema)
-
-
-def _unknown(_: int) -> None:
-    """Knows no schema."""
+    if format_ is None:
+        return JsonDecoder(schema, columns)
+    return format_.decoder(schema, columns, registry)
 
 
 class LineDecoder:

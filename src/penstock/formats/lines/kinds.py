@@ -10,10 +10,11 @@ import numpy as np
 
 from penstock.core.schema import Schema
 from penstock.errors import UserError
+from penstock.formats.avro.reading import Lookups
 from penstock.formats.json import Decoded
 from penstock.plugins import Option, Registry, read_options
 
-__all__ = ["FORMATS", "Decoder", "FormatKind", "Named", "named_format"]
+__all__ = ["FORMATS", "Decoder", "Format", "FormatKind", "Named", "named_format"]
 
 
 class Decoder(Protocol):
@@ -22,6 +23,24 @@ class Decoder(Protocol):
     def decode(self, buffer: np.ndarray, start: np.ndarray, length: np.ndarray) -> Decoded:
         """Decodes rows that lie in a buffer; a length of -1 is a row that is null, which is bad."""
         ...
+
+
+class Format(Protocol):
+    """A format of records' values, a value itself: plans know it by its text."""
+
+    def decoder(
+        self, schema: Schema, columns: frozenset[str] | None, lookups: Lookups | None
+    ) -> Decoder:
+        """Its decoder.
+
+        Args:
+            schema: of the values.
+            columns: that are wanted; None is all. A decoder may give others, too.
+            lookups: gives what asks a schema registry; None: it knows no schema.
+
+        Raises:
+            SchemaError: the format doesn't have these columns.
+        """
 
 
 @dataclass(frozen=True)
@@ -54,7 +73,7 @@ class Named:
     name: str
     options: tuple[tuple[str, str], ...] = ()
 
-    def decoder(self, schema: Schema) -> Decoder:
+    def decoder(self, schema: Schema, *_: object) -> Decoder:
         """Its decoder.
 
         Raises:

@@ -7,20 +7,24 @@ Connect's converters do, so changelogs are decoded schema by schema.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.core.schema import Schema
-from penstock.formats.avro import Avro, AvroChangelogDecoder, Lookup
+from penstock.formats.avro import Avro, AvroChangelogDecoder, AvroEncoder, Lookup, Lookups
 from penstock.formats.avro.rows import HEAD_BYTES, Rows
 from penstock.formats.changelog import ChangelogDecoder, Changes
 from penstock.formats.members import Texts
-from penstock.formats.protobuf import ProtobufChangelogDecoder
-from penstock.formats.registered.json_schema import Heads
+from penstock.formats.protobuf import (
+    ProtobufChangelogDecoder,
+    ProtobufDecoder,
+    ProtobufEncoder,
+)
+from penstock.formats.registered.json_schema import Heads, JsonSchemaDecoder, JsonSchemaEncoder
 from penstock.schemas import Kind
 from penstock.wire.columns import Records
 
@@ -31,11 +35,11 @@ __all__ = [
     "Lookups",
     "Protobuf",
     "RegisteredChangelog",
+    "RegisteredEncoder",
     "RegisteredFormat",
     "encoded_as",
-    "format_name",
-    "kind_of",
     "registered_changelog",
+    "registered_encoder",
 ]
 
 
@@ -47,7 +51,20 @@ class JsonSchema:
         registry: its URL.
     """
 
+    name: ClassVar[str] = "json-schema"
+    kind: ClassVar[Kind] = Kind.JSON
+
     registry: str = field(repr=False)  # plans know formats by their texts
+
+    def decoder(
+        self,
+        schema: Schema,
+        columns: frozenset[str] | None = None,
+        lookups: Lookups | None = None,
+    ) -> JsonSchemaDecoder:
+        """See `penstock.formats.lines.Format`."""
+        lookup = lookups(self.registry, self.kind) if lookups else _unknown
+        return JsonSchemaDecoder(schema, lookup, columns)
 
 
 @dataclass(frozen=True)
@@ -58,16 +75,32 @@ class Protobuf:
         registry: its URL.
     """
 
+    name: ClassVar[str] = "protobuf"
+    kind: ClassVar[Kind] = Kind.PROTOBUF
+
     registry: str = field(repr=False)
+
+    def decoder(
+        self,
+        schema: Schema,
+        columns: frozenset[str] | None = None,  # noqa: ARG002 - others cost nothing
+        lookups: Lookups | None = None,
+    ) -> ProtobufDecoder:
+        """See `penstock.formats.lines.Format`."""
+        lookup = lookups(self.registry, self.kind) if lookups else _unknown
+        return ProtobufDecoder(schema, lookup)
+
+
+def _unknown(_: int) -> None:
+    """Knows no schema."""
 
 
 Encoded = Avro | JsonSchema | Protobuf
 """What keys and values may be other than JSON."""
 RegisteredFormat: TypeAlias = Literal["avro", "json-schema", "protobuf"]
-KINDS: Final = {"avro": Kind.AVRO, "json-schema": Kind.JSON, "protobuf": Kind.PROTOBUF}
+_FORMATS: Final = (Avro, JsonSchema, Protobuf)
+KINDS: Final[Mapping[str, Kind]] = {one.name: one.kind for one in _FORMATS}
 """The kinds of schemas by their formats."""
-Lookups: TypeAlias = Callable[[str, Kind], Lookup]
-"""Gives what asks the registry at a URL for schemas of a kind."""
 _Rows: TypeAlias = Literal["json", "debezium"]
 _TIME: Final = "io.debezium.time."
 _MICROS: Final = (f"{_TIME}MicroTimestamp", f"{_TIME}MicroTime")
@@ -75,31 +108,55 @@ _JSON: Final = "io.debezium.data.Json"
 _DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 
 
-def kind_of(format_: Encoded) -> Kind:
-    """The kind of its schemas."""
-    match format_:
-        case Avro():
-            return Kind.AVRO
-        case JsonSchema():
-            return Kind.JSON
-        case Protobuf():
-            return Kind.PROTOBUF
-
-
-def format_name(format_: Encoded) -> str:
-    """Its name, such as `avro`."""
-    return {kind: name for name, kind in KINDS.items()}[kind_of(format_)]
-
-
 def encoded_as(name: str, registry: str) -> Encoded:
     """The format of a name, with a registry."""
-    match KINDS[name]:
+    [format_] = (one for one in _FORMATS if one.name == name)
+    return format_(registry=registry)
+
+
+class RegisteredEncoder(Protocol):
+    """What makes records of rows by a schema, whose text it has."""
+
+    @property
+    def schema(self) -> Schema:
+        """The columns."""
+
+    @property
+    def text(self) -> str:
+        """The schema as a registry keeps it."""
+
+    def encode(self, rows: pa.Table, head: bytes = b"") -> pa.Array[Any]:
+        """The records of rows, each behind the head."""
+
+
+def registered_encoder(
+    kind: Kind,
+    schema: Schema,
+    name: str,
+    space: str,
+    records: Mapping[str, str] | None = None,
+    earlier: Callable[[], Sequence[str]] = tuple,
+) -> RegisteredEncoder:
+    """What encodes rows by a schema of a kind.
+
+    Args:
+        kind: of the schema.
+        schema: the columns.
+        name: of the record, or message.
+        space: the namespace, or package, that this is in.
+        records: the names of columns that are records.
+        earlier: gives the schemas that the subject has, in which a message's fields have their numbers.
+
+    Raises:
+        SchemaError: the kind doesn't have these columns.
+    """
+    match kind:
         case Kind.AVRO:
-            return Avro((), registry)
+            return AvroEncoder(schema, name, space, records)
         case Kind.JSON:
-            return JsonSchema(registry)
+            return JsonSchemaEncoder(schema, name)
         case Kind.PROTOBUF:
-            return Protobuf(registry)
+            return ProtobufEncoder(schema, name, space, records, earlier())
 
 
 def registered_changelog(
@@ -134,7 +191,7 @@ def registered_changelog(
                 return ProtobufChangelogDecoder(schema, key, format, lookup)
 
     if format == "json":
-        return made(kind_of(encoded))
+        return made(encoded.kind)
     return _AnyChangelogDecoder(made, kinds(url))
 
 
