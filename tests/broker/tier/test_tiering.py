@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from crc32c import crc32c
@@ -14,7 +15,7 @@ from tests.effort import rounds
 
 from penstock.broker.storage.topics import Hosted, Topics
 from penstock.broker.tier.reader import Cache
-from penstock.broker.tier.tiering import Tiering, note_removal
+from penstock.broker.tier.tiering import BACKOFF_S_MAX, Tiering, note_removal
 from penstock.log.disk.memory import MemoryFiles
 from penstock.log.errors import DamagedError, StorageError
 from penstock.log.partition import Partition
@@ -374,6 +375,28 @@ def test_a_short_read_is_an_error_and_not_data() -> None:
             await world.tiering.cache.loaded(lambda: log.read(log.start_offset, 100))
         world.objects.held[name] = right
         await world.compare()
+        await world.tiering.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_store_that_is_away_for_days_is_still_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often it has failed, the pause is the longest one, and then segments are copied."""
+
+    async def scenario() -> None:
+        world = World(7)
+        for n in range(30):
+            world.append(n)
+        await world.work(0.0)
+        state = world.tiering._state(world.hosted)
+        state.failures, state.is_swept = 5_000, False
+        with monkeypatch.context() as away:
+            away.setattr(world.objects, "list", Mock(side_effect=OSError("away")))
+            await world.work(0.0)
+        assert state.retry_at_s - asyncio.get_running_loop().time() <= BACKOFF_S_MAX
+        assert world.tiering.failures == 1
+        await world.work(0.0)
+        assert state.failures == 0
         await world.tiering.close()
 
     asyncio.run(scenario())

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker.storage.topics import Hosted, Topic, Topics
 from penstock.broker.tier.tables import Chunk, HistoryTable, schema_of
-from penstock.broker.tier.tiering import BACKOFF_S_MAX, BACKOFF_S_MIN, Tiering
+from penstock.broker.tier.tiering import Tiering, backoff_s
 from penstock.core.schema import Schema
 from penstock.log.errors import DamagedError
 from penstock.log.partition import Partition
@@ -104,7 +104,7 @@ class Iceberg:
         except Exception as error:  # noqa: BLE001 - catalogs raise what their drivers raise
             state.failures += 1
             state.table = None  # opened again, it says what has been committed after all
-            pause_s = min(BACKOFF_S_MIN * 2 ** (state.failures - 1), BACKOFF_S_MAX)
+            pause_s = backoff_s(state.failures)
             state.next_at_s = now_s + pause_s
             self.failures += 1
             self.last_failure = str(error)

@@ -41,7 +41,7 @@ from penstock.log.segments.verification import Verification
 from penstock.log.tier import CHUNK_BYTES, Chunks, Manifest, RemoteSegment, SegmentInfo
 from penstock.wire.checksum import crc32c
 
-__all__ = ["Tiering", "note_removal"]
+__all__ = ["Tiering", "backoff_s", "note_removal"]
 
 COPIES_MAX: Final = 2
 """Segments that are copied at once: more take the disk and the network from clients."""
@@ -86,6 +86,15 @@ class _State:
     manifest_name: str = ""
     stale_rounds: int = 0
     damaged: dict[int, float] = field(default_factory=dict)  # base offset: when to look again
+
+
+def backoff_s(failures: int) -> float:
+    """How long to wait after so many failures, one after the other.
+
+    >>> [backoff_s(failures) for failures in (1, 2, 3, 100_000)]
+    [0.5, 1.0, 2.0, 60.0]
+    """
+    return min(BACKOFF_S_MIN * 2 ** min(failures - 1, 30), BACKOFF_S_MAX)
 
 
 def note_removal(files: LogFiles, cluster_id: str, topic: Topic) -> None:
@@ -195,7 +204,7 @@ class Tiering:
         except (OSError, StorageError) as error:
             state.failures += 1
             state.is_swept = False
-            pause_s = min(BACKOFF_S_MIN * 2 ** (state.failures - 1), BACKOFF_S_MAX)
+            pause_s = backoff_s(state.failures)
             state.retry_at_s = asyncio.get_running_loop().time() + pause_s
             self.failures += 1
             self.last_failure = str(error)
