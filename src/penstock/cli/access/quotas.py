@@ -75,15 +75,12 @@ def list_quotas(broker: str | None, form: str) -> None:
     """List quotas: bytes per second, and percent of the broker's time."""
     with _admin(broker) as admin:
         found = admin.quotas()
-    if not found and form == "table":
-        note("There are no quotas.")
-        return
     rows = sorted(
         (_said(entity, "user"), _said(entity, "client-id"), *map(values.get, LIMITS.values()))
         for entity, values in found.items()
     )
     names = ("user", "client_id", *LIMITS.values())
-    write_rows(names, rows, form)
+    write_rows(names, rows, form, nothing="There are no quotas.")
 
 
 @quotas.command("set")

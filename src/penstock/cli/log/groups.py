@@ -60,11 +60,8 @@ def list_groups(broker: str | None, form: str) -> None:
             topics = ", ".join(sorted({part.topic for part in positions}))
             lag, lost = (sum(getattr(p, what) for p in positions) for what in ("lag", "lost"))
             rows.append((one.name, one.kind, one.state, topics, lag, lost))
-    if not rows and form == "table":
-        note("There are no groups.")
-        return
     names = ("group", "type", "state", "topics", "lag", "lost")
-    write_rows(names, rows, form)
+    write_rows(names, rows, form, nothing="There are no groups.")
 
 
 @groups.command("describe")

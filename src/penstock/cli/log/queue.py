@@ -11,7 +11,7 @@ import orjson
 
 from penstock.cli.support.address import find_broker
 from penstock.cli.support.options import BrokerGroup, broker_option, client_settings, form_option
-from penstock.cli.support.tables import note, write_rows
+from penstock.cli.support.tables import write_rows
 
 if TYPE_CHECKING:
     from penstock.queue import Job, Queue
@@ -153,7 +153,9 @@ def list_queues(broker: str | None, form: str) -> None:
             for one in client.share_offsets(group):
                 waiting[one.topic] = waiting.get(one.topic, 0) + max(one.waiting, 0)
             rows += [(topic, group, count, state) for topic, count in sorted(waiting.items())]
-    if not rows and form == "table":
-        note("There are no queues with workers. Put a job: penstock queue put NAME VALUE")
-        return
-    write_rows(("queue", "workers", "waiting", "state"), rows, form)
+    write_rows(
+        ("queue", "workers", "waiting", "state"),
+        rows,
+        form,
+        nothing="There are no queues with workers. Put a job: penstock queue put NAME VALUE",
+    )

@@ -77,11 +77,10 @@ def list_topics(broker: str | None, form: str) -> None:
             (name, partitions, sum(end - first for first, end in ranges[name].values()))
             for name, partitions in counts.items()
         ]
-    if not rows and form == "table":
-        note("There are no topics. Create one: penstock topics create NAME")
-        return
     names = ("topic", "partitions", "records")
-    write_rows(names, rows, form)
+    write_rows(
+        names, rows, form, nothing="There are no topics. Create one: penstock topics create NAME"
+    )
 
 
 @topics.command("create")

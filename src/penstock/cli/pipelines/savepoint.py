@@ -53,9 +53,6 @@ def list_all(app: str, form: str) -> None:
     from penstock.serve import open_store
 
     found = list_savepoints(open_store(app))
-    if not found and form == "table":
-        note("There are no savepoints.")
-        return
     names = ("name", "version", "created", "bytes", "views")
     rows = [
         (
@@ -64,7 +61,7 @@ def list_all(app: str, form: str) -> None:
         )
         for one in found
     ]
-    write_rows(names, rows, form)
+    write_rows(names, rows, form, nothing="There are no savepoints.")
 
 
 @savepoint.command("drop")

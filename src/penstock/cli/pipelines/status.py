@@ -12,7 +12,7 @@ import click
 from penstock.cli.support.address import find_broker
 from penstock.cli.support.journal import delay, summary
 from penstock.cli.support.options import broker_option, client_settings
-from penstock.cli.support.tables import note, text_table, write_rows
+from penstock.cli.support.tables import text_table, write_rows
 from penstock.errors import UserError
 
 if TYPE_CHECKING:
@@ -80,10 +80,9 @@ def _followers(address: str, form: str) -> None:
         rows.append(
             [one.kind, one.name, one.phase, *places, one.lag, behind_s, *counts, one.last_error]
         )
-    if not rows and form == "table":
-        note("There are no captures, imports of files or sinks yet.")
-        return
-    write_rows(FOLLOWER, rows, form)
+    write_rows(
+        FOLLOWER, rows, form, nothing="There are no captures, imports of files or sinks yet."
+    )
 
 
 def _pipeline(app: str, *, as_json: bool) -> None:

@@ -52,10 +52,26 @@ def write_table(
 
 
 def write_rows(
-    names: Sequence[str], rows: Sequence[Sequence[Any]], form: str, out: IO[str] | None = None
+    names: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    form: str,
+    out: IO[str] | None = None,
+    *,
+    nothing: str = "",
 ) -> None:
-    """Writes rows of plain values as `write_table` does, without loading Arrow."""
+    """Writes rows of plain values as `write_table` does, without loading Arrow.
+
+    Args:
+        names: of the columns.
+        rows: their values.
+        form: one of `FORMATS`.
+        out: where to; None: standard output.
+        nothing: what people are told where there are no rows, instead of a table without any.
+    """
     out = out or sys.stdout
+    if form == "table" and nothing and not rows:
+        note(nothing)
+        return
     if form == "table":
         numbers = [
             any(row[i] is not None for row in rows)
