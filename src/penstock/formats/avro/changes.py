@@ -25,10 +25,10 @@ from penstock.formats.avro.reading import (
     AvroDecoder,
     Lookup,
     Reading,
-    fitting,
     reading_of,
 )
 from penstock.formats.avro.rows import HEAD_BYTES, Rows, as_column
+from penstock.formats.avro.schemas import fitting
 from penstock.formats.changelog import EMPTIED, ChangelogDecoder, Changes, Gathered
 from penstock.formats.json import Decoded
 from penstock.formats.members import Texts

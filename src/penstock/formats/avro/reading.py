@@ -24,7 +24,6 @@ from penstock.core import vectors
 from penstock.core.literals import uuid_of
 from penstock.core.schema import (
     DECIMAL_DIGITS_MAX,
-    JSON,
     TIME_OF_DAY,
     TIMESTAMP,
     UUID,
@@ -35,6 +34,7 @@ from penstock.core.time import DAY_US, INSTANT_MAX_US, INSTANT_MIN_US
 from penstock.errors import SchemaError
 from penstock.formats.avro.names import Names
 from penstock.formats.avro.rows import Rows, as_column
+from penstock.formats.avro.schemas import fitting
 from penstock.formats.json import Decoded
 from penstock.schemas import Kind
 from penstock.wire.columns import gather_column
@@ -46,8 +46,6 @@ __all__ = [
     "Lookup",
     "Lookups",
     "Reading",
-    "fitting",
-    "is_wider",
     "reading_of",
 ]
 
@@ -55,12 +53,6 @@ UNKNOWN_IDS_MAX: Final = 100
 """Ids in a batch that the registry doesn't know: after so many, the batch isn't what a serializer wrote."""
 ITEMS_MAX: Final = 1 << 16
 """Items of one array or map: each is a step for the whole batch."""
-_WIDER: Final = {
-    (pa.int32(), pa.int64()),
-    (pa.int32(), pa.float64()),
-    (pa.float32(), pa.float64()),
-    (pa.string(), JSON),
-}
 Lookup: TypeAlias = Callable[[int], str | None]
 """Gives the schema of an id, with all types written out or named after that; None where there is none. It
 raises `SchemaError` where the schema is of another kind."""
@@ -226,40 +218,6 @@ def reading_of(text: str) -> Reading:
     return Reading(
         tuple((one["name"], _field(one["type"], names)) for one in root.get("fields", []))
     )
-
-
-def fitting(schema: Schema, known: Mapping[str, pa.DataType | None]) -> None:
-    """Checks that columns are as the fields of their names.
-
-    Args:
-        schema: the columns.
-        known: the fields' types; None where no column has it.
-
-    Raises:
-        SchemaError: one isn't, or there is a field for none of them.
-    """
-    for one in schema:
-        if one.name not in known:
-            continue
-        type_ = known[one.name]
-        if type_ is None or not is_wider(type_, one.type):
-            found = "a type that no column has" if type_ is None else type_text(type_)
-            raise SchemaError(
-                f"expected column {one.name!r} as its Avro field is; found {type_text(one.type)}, and "
-                f"{found} in the field"
-            )
-    if not any(one.name in known for one in schema):
-        raise SchemaError(
-            f"expected fields among {', '.join(schema.names)}; found {', '.join(known) or 'none'}"
-        )
-
-
-def is_wider(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether every value of a field's type is one of a column's."""
-    if pa.types.is_decimal(found) and pa.types.is_decimal(wanted):
-        more = wanted.scale - found.scale
-        return bool(more >= 0 and wanted.precision - found.precision >= more)
-    return found == wanted or (found, wanted) in _WIDER
 
 
 def _field(node: Any, names: Names) -> _Field:

@@ -1,4 +1,4 @@
-"""Avro's schemas of columns: what a topic's records are registered as.
+"""Avro's schemas of columns: what a topic's records are registered as, and whether columns are as fields.
 
     column           type           column           type
     BOOLEAN          boolean        DATE             int, date
@@ -26,7 +26,7 @@ import pyarrow as pa
 from penstock.core.schema import JSON, TIME_OF_DAY, TIMESTAMP, UUID, Field, Schema, type_text
 from penstock.errors import SchemaError
 
-__all__ = ["avro_name", "avro_schema"]
+__all__ = ["avro_name", "avro_schema", "fitting", "is_wider"]
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
@@ -43,6 +43,12 @@ _PLAIN: Final[dict[pa.DataType, Any]] = {
     TIME_OF_DAY: {"type": "long", "logicalType": "time-micros"},
     UUID: {"type": "string", "logicalType": "uuid"},
     JSON: {"type": "string", "connect.name": "io.debezium.data.Json"},
+}
+_WIDER: Final = {
+    (pa.int32(), pa.int64()),
+    (pa.int32(), pa.float64()),
+    (pa.float32(), pa.float64()),
+    (pa.string(), JSON),
 }
 
 
@@ -125,3 +131,37 @@ def _type(type_: pa.DataType, path: str, column: str) -> Any:
         f"expected columns of types that Avro has; found {column!r}, {type_text(type_)}. Convert it, "
         "or omit it"
     )
+
+
+def fitting(schema: Schema, known: Mapping[str, pa.DataType | None]) -> None:
+    """Checks that columns are as the fields of their names.
+
+    Args:
+        schema: the columns.
+        known: the fields' types; None where no column has it.
+
+    Raises:
+        SchemaError: one isn't, or there is a field for none of them.
+    """
+    for one in schema:
+        if one.name not in known:
+            continue
+        type_ = known[one.name]
+        if type_ is None or not is_wider(type_, one.type):
+            found = "a type that no column has" if type_ is None else type_text(type_)
+            raise SchemaError(
+                f"expected column {one.name!r} as its Avro field is; found {type_text(one.type)}, and "
+                f"{found} in the field"
+            )
+    if not any(one.name in known for one in schema):
+        raise SchemaError(
+            f"expected fields among {', '.join(schema.names)}; found {', '.join(known) or 'none'}"
+        )
+
+
+def is_wider(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether every value of a field's type is one of a column's."""
+    if pa.types.is_decimal(found) and pa.types.is_decimal(wanted):
+        more = wanted.scale - found.scale
+        return bool(more >= 0 and wanted.precision - found.precision >= more)
+    return found == wanted or (found, wanted) in _WIDER

@@ -14,18 +14,14 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.literals import uuid_texts
-from penstock.core.schema import TIME_OF_DAY, TIMESTAMP, UUID, Field, Schema
-from penstock.errors import LimitError
+from penstock.core.schema import TIME_OF_DAY, TIMESTAMP, Field, Schema
 from penstock.formats.avro import kernels
 from penstock.formats.avro.schemas import avro_schema
-from penstock.formats.json_encode import arrow_buffer, bytes_of
-from penstock.formats.pieces import Pieces, joined
+from penstock.formats.json_encode import bytes_of
+from penstock.formats.pieces import Pieces, joined, texts_of, whole_columns
 
 __all__ = ["AvroEncoder", "decimal_bytes", "encode_columns", "headed"]
 
-BYTES_MAX: Final = 2**31 - 1
-"""Of the records that are encoded at once: Arrow's offsets are 32 bits."""
 _HEAD: Final = struct.Struct(">bI")
 _DECIMAL_BYTES: Final = 16
 _INTEGERS: Final = {
@@ -79,12 +75,9 @@ class AvroEncoder:
         Returns: binary, as many as rows.
 
         Raises:
-            LimitError: they have more than `BYTES_MAX` bytes.
+            LimitError: they have more bytes than Arrow's offsets.
         """
-        columns: list[Any] = [rows.column(name) for name in self.schema.names]
-        columns = [
-            one.combine_chunks() if isinstance(one, pa.ChunkedArray) else one for one in columns
-        ]
+        columns = whole_columns(rows, self.schema.names)
         return encode_columns(self.schema.fields, columns, len(rows), head)
 
 
@@ -99,14 +92,7 @@ def encode_columns(
         rows: how many they have.
         head: what each record begins with.
     """
-    made = _record(fields, columns, rows, head)
-    if made.ends[-1] > BYTES_MAX:
-        raise LimitError(
-            f"expected at most {BYTES_MAX} bytes of Avro at once; found more in {rows} rows. Write fewer "
-            "rows at a time, or omit the longest columns"
-        )
-    buffers = [None, arrow_buffer(made.ends.astype(np.int32)), arrow_buffer(made.data)]
-    return pa.Array.from_buffers(pa.binary(), rows, buffers, 0)
+    return _record(fields, columns, rows, head).column("Avro")
 
 
 def _record(fields: Sequence[Field], columns: Sequence[Any], rows: int, head: bytes) -> Pieces:
@@ -131,13 +117,13 @@ def _pieces(column: Any, type_: Any, *, nullable: bool) -> Pieces:
         )
     if type_ in _INTEGERS:
         values = column.view(_INTEGERS[type_]).cast(pa.int64()).fill_null(0).to_numpy()
-        made = _outputs(rows, rows * (1 + kernels.NUMBER_BYTES_MAX))
+        made = Pieces.sized(rows, rows * (1 + kernels.NUMBER_BYTES_MAX))
         kernels.write_numbers(values, valid, nullable, made.ends, made.data)
         return made
     if pa.types.is_boolean(type_) or pa.types.is_floating(type_):
         plain = column.cast(pa.uint8()) if pa.types.is_boolean(type_) else column
         values = plain.fill_null(0).to_numpy()
-        made = _outputs(rows, rows * (1 + values.itemsize))
+        made = Pieces.sized(rows, rows * (1 + values.itemsize))
         data = np.ascontiguousarray(values).view(np.uint8)
         kernels.write_fixed(data, values.itemsize, valid, nullable, made.ends, made.data)
         return made
@@ -151,30 +137,16 @@ def _pieces(column: Any, type_: Any, *, nullable: bool) -> Pieces:
         return _blocks(column, type_, valid, nullable=nullable)
     if pa.types.is_decimal128(type_):
         return _bytes(*decimal_bytes(column), valid, nullable=nullable)
-    texts = uuid_texts(column) if type_ == UUID else column
-    return _bytes(*_text(texts.cast(pa.large_binary())), valid, nullable=nullable)
-
-
-def _outputs(rows: int, size: int) -> Pieces:
-    return Pieces(np.empty(rows + 1, np.int64), np.empty(size, np.uint8))
+    return _bytes(*texts_of(column), valid, nullable=nullable)
 
 
 def _bytes(
     at: np.ndarray, data: np.ndarray, valid: np.ndarray, *, nullable: bool, sized: bool = True
 ) -> Pieces:
     size = int(at[-1] - at[0]) + (1 + kernels.NUMBER_BYTES_MAX) * len(valid)
-    made = _outputs(len(valid), size)
+    made = Pieces.sized(len(valid), size)
     kernels.write_bytes(at, data, valid, nullable, sized, made.ends, made.data)
     return made
-
-
-def _text(column: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The positions and the bytes of a large binary column."""
-    _, offsets, data = column.buffers()
-    if offsets is None or len(column) == 0:
-        return np.zeros(len(column) + 1, np.int64), np.empty(0, np.uint8)
-    at = bytes_of(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
-    return at, bytes_of(data, np.uint8)
 
 
 def _blocks(column: Any, type_: Any, valid: np.ndarray, *, nullable: bool) -> Pieces:
@@ -189,7 +161,7 @@ def _blocks(column: Any, type_: Any, valid: np.ndarray, *, nullable: bool) -> Pi
         items = _pieces(column.values.slice(first, count), type_.value_type, nullable=True)
     at -= first
     size = int(items.ends[-1]) + (2 + kernels.NUMBER_BYTES_MAX) * len(valid)
-    made = _outputs(len(valid), size)
+    made = Pieces.sized(len(valid), size)
     kernels.write_blocks(at, valid, nullable, items.ends, items.data, made.ends, made.data)
     return made
 

@@ -29,8 +29,8 @@ from penstock.core.schema import (
 )
 from penstock.core.time import DAY_US, INSTANT_MAX_US, INSTANT_MIN_US
 from penstock.errors import SchemaError
-from penstock.formats.avro.reading import is_wider
 from penstock.formats.avro.rows import Rows
+from penstock.formats.avro.schemas import is_wider
 from penstock.formats.payloads import of_strings
 from penstock.formats.protobuf import kernels, schemas
 from penstock.schemas import Malformed

@@ -13,20 +13,15 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.literals import uuid_texts
-from penstock.core.schema import INTERVAL, TIME_OF_DAY, TIMESTAMP, UUID, Schema
-from penstock.errors import LimitError
+from penstock.core.schema import INTERVAL, TIME_OF_DAY, TIMESTAMP, Schema
 from penstock.formats.avro.writing import decimal_bytes
-from penstock.formats.json_encode import arrow_buffer, bytes_of
-from penstock.formats.pieces import Pieces, joined
+from penstock.formats.pieces import Pieces, joined, texts_of, whole_columns
 from penstock.formats.protobuf import kernels
 from penstock.formats.protobuf.schemas import protobuf_schema
 from penstock.schemas.protos import ProtoField, ProtoMessage
 
 __all__ = ["FIRST_MESSAGE", "ProtobufEncoder", "encode_columns", "tag"]
 
-BYTES_MAX: Final = 2**31 - 1
-"""Of the records that are encoded at once: Arrow's offsets are 32 bits."""
 FIRST_MESSAGE: Final = b"\0"
 """What follows the head of a registry: the message is the file's first one."""
 _SECOND_US: Final = 1_000_000
@@ -75,12 +70,9 @@ class ProtobufEncoder:
         Returns: binary, as many as rows.
 
         Raises:
-            LimitError: they have more than `BYTES_MAX` bytes.
+            LimitError: they have more bytes than Arrow's offsets.
         """
-        columns: list[Any] = [rows.column(name) for name in self.schema.names]
-        columns = [
-            one.combine_chunks() if isinstance(one, pa.ChunkedArray) else one for one in columns
-        ]
+        columns = whole_columns(rows, self.schema.names)
         return encode_columns(self._messages, columns, len(rows), head)
 
 
@@ -96,13 +88,7 @@ def encode_columns(
         head: what each record begins with.
     """
     made = _message(messages[0], {one.name: one for one in messages}, columns, rows, head)
-    if made.ends[-1] > BYTES_MAX:
-        raise LimitError(
-            f"expected at most {BYTES_MAX} bytes of Protobuf at once; found more in {rows} rows. Write "
-            "fewer rows at a time, or omit the longest columns"
-        )
-    buffers = [None, arrow_buffer(made.ends.astype(np.int32)), arrow_buffer(made.data)]
-    return pa.Array.from_buffers(pa.binary(), rows, buffers, 0)
+    return made.column("Protobuf")
 
 
 def tag(number: int, wire: int) -> bytes:
@@ -172,13 +158,7 @@ def _values(type_: str, known: _Known, column: Any, prefix: bytes) -> Pieces:
     if arrow in (TIMESTAMP, TIME_OF_DAY, INTERVAL, pa.date32()) or pa.types.is_decimal(arrow):
         inner = joined(_parts(column), rows)
         return _bytes(inner.ends, inner.data, valid, prefix)
-    texts = uuid_texts(column) if arrow == UUID else column
-    whole = texts.cast(pa.large_binary())
-    _, offsets, data = whole.buffers()
-    at = np.zeros(rows + 1, np.int64)
-    if offsets is not None and rows:
-        at = bytes_of(offsets, np.int64)[whole.offset : whole.offset + rows + 1]
-    return _bytes(at, bytes_of(data, np.uint8), valid, prefix)
+    return _bytes(*texts_of(column), valid, prefix)
 
 
 def _parts(column: Any) -> list[Pieces]:
