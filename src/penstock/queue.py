@@ -27,7 +27,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias
 
 import numpy as np
@@ -44,6 +43,7 @@ from penstock.client.share import (
     ShareClient,
     ShareMember,
 )
+from penstock.core.closing import Closing
 from penstock.core.partitioner import murmur2_partitions
 from penstock.core.time import duration_us
 from penstock.errors import BrokerError, JobLostError, UserError
@@ -202,12 +202,7 @@ class Job:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         """Acknowledges; after an exception releases (the last time: rejects), and lets it pass."""
         if self._settled:
             return
@@ -223,7 +218,7 @@ class Job:
             _log.warning("%s", lost)
 
 
-class Queue:
+class Queue(Closing):
     """A queue. Don't share it between threads.
 
     Args:
@@ -288,12 +283,6 @@ class Queue:
         self._taken: deque[Delivery] = deque()
         self._topic_partitions = 0
         self._turn = time.time_ns()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Leaves the group and releases this worker's jobs."""

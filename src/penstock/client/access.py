@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 from penstock.client.client import Client
 from penstock.wire import scram
@@ -68,9 +68,6 @@ class RuleFilter(NamedTuple):
 
 class AccessAdmin(Client):
     """A client for who may do what, and how much; not to be shared between threads."""
-
-    def __enter__(self) -> Self:
-        return self
 
     def _ask(self, api: ApiKey, what: str, fields: dict[str, Any], *lists: str) -> dict[str, Any]:
         return self._cluster.request(what, self._cluster.controller, api, fields, *lists)

@@ -12,6 +12,7 @@ from penstock.client.network.cluster import PATIENCE_S, Cluster, OnWait
 from penstock.client.network.connection import REQUEST_TIMEOUT_S, Aside, Connection, wait_for_any
 from penstock.client.network.errors import broker_error, check
 from penstock.client.network.security import Security
+from penstock.core.closing import Closing
 from penstock.errors import BrokerError
 from penstock.wire.protocol import ApiKey, CoordinatorKind, ErrorCode
 
@@ -40,7 +41,7 @@ class Lag(NamedTuple):
     end: int
 
 
-class Client:
+class Client(Closing):
     """A client for everything except records. Don't share it between threads.
 
     Args:
@@ -71,12 +72,6 @@ class Client:
             security=security,
         )
         self._partitions: tuple[float, dict[str, list[int]]] = (0.0, {})
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Closes the connections."""

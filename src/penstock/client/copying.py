@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from penstock.client.groups import GroupAdmin
 from penstock.client.producer import Producer
 from penstock.client.reader import Reader
+from penstock.core.closing import Closing
 from penstock.core.partitioner import murmur2_partitions
 from penstock.errors import CorruptError, LimitError, UserError
 from penstock.wire.columns import Records
@@ -79,7 +80,7 @@ class _Place:
     sequences: dict[int, int]
 
 
-class Copy:
+class Copy(Closing):
     """A replay that can continue where it was.
 
     Args:
@@ -101,12 +102,6 @@ class Copy:
         self._job: CopyJob
         self._keys: pa.Array | None = None
         self._target_partitions = 0
-
-    def __enter__(self) -> Copy:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Closes the connections."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.client.client import Client, Partition
 from penstock.client.retention import Limits, growth_of, size_left_ms, time_left_ms
@@ -93,9 +93,6 @@ class Target:
 
 class GroupAdmin(Client):
     """A client for groups; not to be shared between threads."""
-
-    def __enter__(self) -> Self:
-        return self
 
     def list_groups(self) -> list[GroupInfo]:
         """Every group, by name."""

@@ -27,6 +27,7 @@ from penstock.client.network.cluster import PATIENCE_S, Cluster, OnWait
 from penstock.client.network.connection import Connection
 from penstock.client.network.errors import broker_error
 from penstock.client.network.security import Security
+from penstock.core.closing import Closing
 from penstock.errors import (
     BrokerError,
     FencedError,
@@ -60,7 +61,7 @@ class Part(NamedTuple):
     base_sequence: int = 0
 
 
-class Producer:
+class Producer(Closing):
     """Writes columns. Don't share it between threads.
 
     Args:
@@ -106,12 +107,6 @@ class Producer:
         self.versions = hot.PRODUCE_VERSIONS
         #: Whether the commit of their transaction makes records durable; see `DURABLE_LATER`.
         self.durable_later = False
-
-    def __enter__(self) -> Producer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Closes the connections. Nothing is buffered: what was sent is stored."""

@@ -18,6 +18,7 @@ from penstock.client.network.cluster import PATIENCE_S, Cluster, OnWait
 from penstock.client.network.connection import Connection
 from penstock.client.network.errors import broker_error, check
 from penstock.client.network.security import Security
+from penstock.core.closing import Closing
 from penstock.errors import BrokerError, CorruptError, LimitError, ProtocolError
 from penstock.wire.columns import Batches, Records, decode, scan
 from penstock.wire.protocol import ApiKey, ErrorCode
@@ -68,7 +69,7 @@ class _Cursor:
         return f"partition {self.partition} of topic {self.topic!r}"
 
 
-class Reader:
+class Reader(Closing):
     """Reads partitions over persistent connections. Don't share it between threads.
 
     Args:
@@ -103,12 +104,6 @@ class Reader:
         self._isolation = 0 if uncommitted else hot.READ_COMMITTED
         #: Seconds spent on decoding so far, for those who account for time.
         self.decode_s = 0.0
-
-    def __enter__(self) -> Reader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Closes the connections."""

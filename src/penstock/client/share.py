@@ -17,11 +17,12 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from penstock.client.client import Client
 from penstock.client.network.connection import Connection
 from penstock.client.network.errors import check
+from penstock.core.closing import Closing
 from penstock.errors import BrokerError, JobLostError
 from penstock.wire import batches
 from penstock.wire.protocol import ApiKey, ConfigChange, ConfigResource, ErrorCode
@@ -87,9 +88,6 @@ class _Session:
 
 class ShareClient(Client):
     """What there is to know and to set of share groups."""
-
-    def __enter__(self) -> Self:
-        return self
 
     def configure(self, kind: ConfigResource, name: str, settings: Mapping[str, str]) -> None:
         """Sets settings of a group or a topic; others stay as they are."""
@@ -168,7 +166,7 @@ class ShareClient(Client):
         )
 
 
-class ShareMember:
+class ShareMember(Closing):
     """A member of a share group that takes records of one topic.
 
     Args:
@@ -186,12 +184,6 @@ class ShareMember:
         self._cluster = self._client._cluster  # noqa: SLF001 - the same package's
         self._heart = _Heart(ShareClient(bootstrap, **settings), group, self.id, topic)
         self._sessions: dict[Connection, _Session] = {}
-
-    def __enter__(self) -> ShareMember:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Leaves; records that were not settled are given back at once, uncounted."""

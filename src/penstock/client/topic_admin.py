@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 from penstock.client.client import ADMIN_TIMEOUT_MS, Client
 from penstock.client.network.errors import check
@@ -33,9 +33,6 @@ class TopicConfig(NamedTuple):
 
 class TopicAdmin(Client):
     """A client that changes topics; not to be shared between threads."""
-
-    def __enter__(self) -> Self:
-        return self
 
     def configs(self, topic: str) -> list[TopicConfig]:
         """All configs of a topic, by name."""

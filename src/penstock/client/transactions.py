@@ -22,7 +22,7 @@ they are acknowledged (`commit_ahead`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,7 @@ from penstock.client.network.cluster import Call
 from penstock.client.network.connection import Connection
 from penstock.client.network.errors import broker_error, check
 from penstock.client.producer import Part, Producer, Together
+from penstock.core.closing import Closing
 from penstock.errors import FencedError, PenstockError, ProtocolError, UserError
 from penstock.wire.columns import SEQUENCE_MODULUS, Headers
 from penstock.wire.protocol import ApiKey, CoordinatorKind, ErrorCode
@@ -85,7 +86,7 @@ class Commit:
         self._finish(self._together, self._call)
 
 
-class TransactionalProducer:
+class TransactionalProducer(Closing):
     """Writes in transactions. Don't share it between threads.
 
     A failed call leaves the transaction open or its end unknown: `start` again, and look at what is
@@ -125,12 +126,6 @@ class TransactionalProducer:
         self._added: set[Partition] = set()
         self._is_open = False
         self._coordinators: dict[tuple[int, str], tuple[str, int]] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Closes the connections. What is still open is aborted by the next `start`, or in time."""

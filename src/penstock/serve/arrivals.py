@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from penstock.core.closing import Closing
 from penstock.engine.store import Store
 from penstock.errors import LimitError
 from penstock.serve.places import offsets_of
@@ -44,7 +45,7 @@ _EVENT: Final = struct.Struct("iIII")
 _READ_BYTES: Final = 1 << 16
 
 
-class Arrivals:
+class Arrivals(Closing):
     """Notifies of versions that come, or are taken back, until `close`; also a context.
 
     Args:
@@ -62,14 +63,6 @@ class Arrivals:
             self._folder = str(store.files.directory / store.folder / "versions")
         self.is_watched = False
         self._listen()
-
-    def __enter__(self) -> Arrivals:
-        """Itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Closes it."""
-        self.close()
 
     def _listen(self) -> None:
         if self._folder is not None and (watcher := _watcher()) is not None:

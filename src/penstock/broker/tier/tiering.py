@@ -94,7 +94,7 @@ def backoff_s(failures: int) -> float:
     >>> [backoff_s(failures) for failures in (1, 2, 3, 100_000)]
     [0.5, 1.0, 2.0, 60.0]
     """
-    return min(BACKOFF_S_MIN * 2 ** min(failures - 1, 30), BACKOFF_S_MAX)
+    return min(BACKOFF_S_MIN * 2.0 ** min(failures - 1, 30), BACKOFF_S_MAX)
 
 
 def note_removal(files: LogFiles, cluster_id: str, topic: Topic) -> None:

@@ -30,6 +30,7 @@ from penstock.client.letters.ledger import Ledger, LetterId, Replay, State
 from penstock.client.letters.reasons import kind_of
 from penstock.client.producer import Producer
 from penstock.client.reader import Reader
+from penstock.core.closing import Closing
 from penstock.core.partitioner import murmur2_partitions
 from penstock.errors import SetupError, UserError
 from penstock.wire.columns import Records, header
@@ -151,7 +152,7 @@ class Group(NamedTuple):
     example_reason: str
 
 
-class DeadLetters:
+class DeadLetters(Closing):
     """The dead letters of one topic.
 
     Args:
@@ -176,12 +177,6 @@ class DeadLetters:
         self._producer = Producer(bootstrap, acks="all", **settings)
         self._ledger = Ledger()
         self._has_letters = topic.endswith(TOPIC_SUFFIX) or topic.startswith(SHARE_PREFIX)
-
-    def __enter__(self) -> DeadLetters:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Closes the connections."""

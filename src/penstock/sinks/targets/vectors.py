@@ -17,8 +17,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +25,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.core.closing import Closing
 from penstock.core.lazy import installed
 from penstock.errors import CorruptError, UserError
 from penstock.sinks.targets.contract import (
@@ -227,7 +227,7 @@ class VectorTarget(FolderTarget):
         return VectorTarget(path, **self._form._asdict(), owner=owner)
 
 
-class Vectors:
+class Vectors(Closing):
     """Searches a vector index that a sink writes; belongs to one thread.
 
     Each search sees what the sink has committed by then, as of one moment. After a rebuild, open it again.
@@ -253,17 +253,6 @@ class Vectors:
                 f"expected a vector index at {self._path}; found that it was never written"
             )
         self._form, self._graph = form, _Graph(self._path, form)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Closes it."""

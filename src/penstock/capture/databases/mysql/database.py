@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Final, Self
 
 from penstock.capture.chunked import CONNECTIONS, Incremental
@@ -252,12 +251,7 @@ class _Snapshot:
                     f"{self._server.name}; found {count}. XA RECOVER lists them: commit or roll them back"
                 )
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._sql._force_close()  # noqa: SLF001 - a read that was cut has more to say
 
     def read(

@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import unquote
 
@@ -343,12 +342,7 @@ class _Snapshot:
         self._time_us = time.time_ns() // 1000
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._sql.close()
 
     def read(
