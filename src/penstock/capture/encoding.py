@@ -9,14 +9,14 @@ that don't fit and dead letters, is known when records are encoded. So that is b
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.capture.envelope import Block, Headers, Put, Waiting
-from penstock.capture.progress import WAITING_BYTES, Log
+from penstock.capture.envelope import NO_HEADERS, Block, Headers, Put, Waiting
+from penstock.capture.progress import Log
 from penstock.capture.registered import Registered
 from penstock.capture.table_schemas import Shape
 from penstock.capture.unread import Lost
@@ -25,7 +25,6 @@ __all__ = ["Encoding", "Judge", "without_letters"]
 
 Judge = Callable[[tuple[Lost, ...]], Put | None]
 """Takes the values that an encoded record doesn't have; what takes it, where it is a dead letter."""
-NO_HEADERS: Final[Mapping[int, Headers]] = {}
 
 
 class Encoding:
@@ -56,12 +55,7 @@ class Encoding:
         if found is None:
             self._log.put(topic, key, value, time_ms, headers)
             return
-        if headers:
-            found.headers[len(found)] = headers
-        found.keys.append(key)
-        found.values.append(value)
-        found.times_ms.append(time_ms)
-        self.bytes += WAITING_BYTES + (0 if value is None else len(value))
+        self.bytes += found.add(key, value, time_ms, headers)
         self.records += 1
 
     def put_block(self, block: Block) -> None:
@@ -70,8 +64,7 @@ class Encoding:
         if found is None:
             self._log.put_block(block)
             return
-        found.put(block)
-        self.bytes += WAITING_BYTES * len(block.values) + block.values.nbytes
+        self.bytes += found.put(block)
         self.records += len(block.values)
 
     def _holding(self, topic: str) -> Waiting | None:

@@ -26,6 +26,7 @@ from penstock.formats.changelog import EMPTIED
 
 __all__ = [
     "DELETIONS_FOLLOW",
+    "NO_HEADERS",
     "Block",
     "Envelope",
     "Format",
@@ -46,6 +47,9 @@ Row: TypeAlias = dict[str, Any]
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 DELETIONS_FOLLOW: Final[Headers] = ((EMPTIED, b"true"),)
 """Of the record of a table that was emptied, where its keys are deleted one by one as well."""
+NO_HEADERS: Final[Mapping[int, Headers]] = MappingProxyType({})
+WAITING_BYTES: Final = 96
+"""Of a record that waits, beyond its value."""
 _NEW_KEY, _OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
 
 
@@ -97,11 +101,25 @@ class Waiting:
     def __len__(self) -> int:
         return self._blocked + len(self.values)
 
-    def put(self, block: Block) -> None:
-        """Takes records in columns."""
+    def add(
+        self, key: bytes | None, value: bytes | None, time_ms: int, headers: Headers = ()
+    ) -> int:
+        """Takes a record; the bytes that it has while it waits."""
+        if headers:
+            self.headers[len(self)] = headers
+        self.keys.append(key)
+        self.values.append(value)
+        self.times_ms.append(time_ms)
+        return WAITING_BYTES + (0 if value is None else len(value))
+
+    def put(self, block: Block, headers: Mapping[int, Headers] = NO_HEADERS) -> int:
+        """Takes records in columns, with the headers of some by place; the bytes that they have."""
         self._seal()
+        begin = self._blocked
+        self.headers.update({begin + i: some for i, some in headers.items()})
         self._blocks.append(block)
         self._blocked += len(block.values)
+        return WAITING_BYTES * len(block.values) + block.values.nbytes
 
     def block(self, topic: str) -> Block:
         """All of them."""

@@ -1,6 +1,6 @@
 """How far a database was captured, and the log's side of that."""
 
-from penstock.capture.progress.log import WAITING_BYTES, Log
+from penstock.capture.progress.log import Log
 from penstock.capture.progress.state import (
     KIND,
     POSITION,
@@ -22,7 +22,6 @@ __all__ = [
     "KIND",
     "POSITION",
     "REQUEST",
-    "WAITING_BYTES",
     "Control",
     "Log",
     "State",

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self, cast
 
 import numpy as np
@@ -22,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.capture.envelope import Block, Headers, Record, Waiting
+from penstock.capture.envelope import NO_HEADERS, Block, Headers, Record, Waiting
 from penstock.capture.progress.state import (
     State,
     control_topic,
@@ -42,7 +41,7 @@ from penstock.core.partitioner import murmur2_partitions
 from penstock.errors import BrokerError, PenstockError, SetupError
 from penstock.wire.protocol import ErrorCode
 
-__all__ = ["MESSAGE_BYTES_MAX", "WAITING_BYTES", "Log"]
+__all__ = ["MESSAGE_BYTES_MAX", "Log"]
 
 TIMEOUT_MS: Final = 15 * 60 * 1000
 """How long a transaction of the log may stay open, a snapshot's or that of the database's largest: Kafka's
@@ -54,11 +53,8 @@ MESSAGE_BYTES_MAX: Final = 64 << 20
 Penstock's broker takes."""
 HEAD_BYTES: Final = 512
 """Of a batch and of a record, beyond key, value and headers."""
-WAITING_BYTES: Final = 96
-"""Of a record that waits, beyond its value."""
 CUT_BYTES: Final = 1 << 20
 """That are kept of a record that is too long."""
-NO_HEADERS: Final[Mapping[int, Headers]] = MappingProxyType({})
 _LIMIT: Final = "max.message.bytes"
 _KEY_BYTES_MAX: Final = 2**31 - 1
 """Of a key: Arrow's offsets are 32 bits."""
@@ -194,12 +190,7 @@ class Log:
         found = self._waiting.get(topic)
         if found is None:
             found = self._waiting[topic] = Waiting()
-        if headers:
-            found.headers[len(found)] = headers
-        found.keys.append(key)
-        found.values.append(value)
-        found.times_ms.append(time_ms)
-        self.waiting_bytes += WAITING_BYTES + (0 if value is None else len(value))
+        self.waiting_bytes += found.add(key, value, time_ms, headers)
         self.open_records += 1
 
     def letter(
@@ -270,12 +261,8 @@ class Log:
         found = self._waiting.get(block.topic)
         if found is None:
             found = self._waiting[block.topic] = Waiting()
-        begin = len(found)
-        found.headers.update({begin + i: some for i, some in headers.items()})
-        found.put(block)
-        count = len(block.values)
-        self.waiting_bytes += WAITING_BYTES * count + block.values.nbytes
-        self.open_records += count
+        self.waiting_bytes += found.put(block, headers)
+        self.open_records += len(block.values)
 
     def put_all(self, topic: str, keys: pa.Array[Any], values: pa.Array[Any], time_ms: int) -> None:
         """Sends records of a topic in the open transaction, behind what is waiting.
