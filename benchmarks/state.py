@@ -54,8 +54,9 @@ def measure(
         Context,
         Window,
         WindowedAggregate,
-        judge,
     )  # fmt: skip
+    from penstock.ops.lateness import first_open, marks_before
+    from penstock.ops.windows import NOTHING_YET_US
     from penstock.state import LocalStateFiles, vacuum
 
     window = Window("tumbling", 86_400_000_000)
@@ -75,8 +76,9 @@ def measure(
     def run(state, rows):
         nonlocal version
         times = rows["at"].chunk(0).cast(pa.int64()).to_numpy()
-        verdict = judge(times, NO_TIME, 0, NO_TIME, window)
-        part = op.partials(rows, np.zeros_like(verdict.first_open))
+        marks, _ = marks_before(times, NOTHING_YET_US, 0)
+        first_open(times, marks, window)
+        part = op.partials(rows, np.zeros(len(rows), np.int64))
         step = op.step(state, [[part]], Context(files, "s", version, (NO_TIME,)))
         version += 1
         return step

@@ -19,6 +19,7 @@ from tests.ops.contract import few_rows
 from penstock.core.keys import hash_columns
 from penstock.errors import CorruptError, FlowError, SchemaError
 from penstock.ops import (
+    LATE,
     NO_TIME,
     Aggregate,
     AggregateSpec,
@@ -26,8 +27,9 @@ from penstock.ops import (
     Context,
     Window,
     WindowedAggregate,
-    judge,
 )
+from penstock.ops.lateness import first_open, marks_before
+from penstock.ops.windows import NOTHING_YET_US
 from penstock.state import MemoryStateFiles, trace, vacuum
 
 TS = pa.timestamp("us", "UTC")
@@ -221,21 +223,22 @@ def test_inserts_equal_a_recomputation_at_every_step(batches, window, shards, is
         changes=changes, closed=closes,
     )  # fmt: skip
     run = Pipeline(spec, shards, weak if is_weak else None)
-    marks, late, partly = [NO_TIME, NO_TIME], 0, 0
+    newest, late, partly = [NOTHING_YET_US, NOTHING_YET_US], 0, 0
     seen = []
     for batch in batches:
-        plan = NO_TIME if NO_TIME in marks else min(marks) - LATENESS
+        plan = NO_TIME if NOTHING_YET_US in newest else min(newest) - LATENESS
         parts = []
         for partition in (0, 1):
             rows = [r for p, r in batch if p == partition]
             for chunk in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
                 table = to_table(chunk)
                 times = table["at"].cast(pa.int64()).to_numpy()
-                verdict = judge(times, marks[partition], LATENESS, plan, window)
-                marks[partition] = verdict.max_us
-                late, partly = late + verdict.late, partly + verdict.partly_late
-                assert len(verdict.late_rows) == verdict.late
-                parts.append(run.op.partials(table, verdict.first_open))
+                marks, newest[partition] = marks_before(times, newest[partition], LATENESS)
+                opened = first_open(times, np.maximum(marks, plan), window)
+                if opened is not None:
+                    late += np.count_nonzero(opened == LATE)
+                    partly += np.count_nonzero((opened > window.firsts(times)) & (opened != LATE))
+                parts.append(run.op.partials(table, opened))
         run.step(parts, plan)
         seen += [(p, r) for partition in (0, 1) for p, r in batch if p == partition]
         counted, late_, partly_ = judged(seen, window)

@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from penstock.ops.aggregate import WindowedAggregate
     from penstock.ops.aggregates import Column
     from penstock.ops.keyed.upserts import Upserts
-    from penstock.ops.lateness import Verdict, judge
     from penstock.ops.operator import Context, Operator, Port, Prepared, Step, Traits
     from penstock.ops.partials import Partials
     from penstock.ops.registry import operator_from_spec
@@ -24,10 +23,6 @@ else:
             "aggregate": ("WindowedAggregate",),
             "aggregates": ("Column",),
             "keyed.upserts": ("Upserts",),
-            "lateness": (
-                "Verdict",
-                "judge",
-            ),
             "operator": (
                 "Context",
                 "Operator",
@@ -74,9 +69,7 @@ __all__ = [
     "Step",
     "Traits",
     "Upserts",
-    "Verdict",
     "Window",
     "WindowedAggregate",
-    "judge",
     "operator_from_spec",
 ]

@@ -116,7 +116,7 @@ class WindowedAggregate(Windowed):
 
         Args:
             rows: with the columns of the spec; `$weight` if the spec says that it retracts.
-            first_open: `Verdict.first_open` of the rows; None where none is late. Rows that are late
+            first_open: of the rows, see `penstock.ops.lateness`; None where none is late. Rows that are late
                 for all windows are left out.
 
         Raises:
@@ -132,12 +132,11 @@ class WindowedAggregate(Windowed):
             return Prepared(self.partials(rows))
         times = vectors.raw(vectors.contiguous(rows.column(TIME)))
         marks = vectors.raw(vectors.contiguous(rows.column(WATERMARK)))
-        verdict = first_open(times, marks - self.spec.correct_us, window)
-        if verdict is None:
+        opened = first_open(times, marks - self.spec.correct_us, window)
+        if opened is None:
             return Prepared(self.partials(rows))
-        opened = verdict.first_open
         partly = np.flatnonzero((opened != LATE) & (opened > window.firsts(times)))
-        return Prepared(self.partials(rows, opened), verdict.late_rows, partly)
+        return Prepared(self.partials(rows, opened), np.flatnonzero(opened == LATE), partly)
 
     def step(self, state: State, inputs: Sequence[Sequence[Partials]], context: Context) -> Step:
         """See `Operator`."""
