@@ -30,6 +30,7 @@ from penstock.state.layout import (
     concat,
     equal,
     hashes,
+    taken,
     windows,
 )
 from penstock.state.trace import Trace
@@ -43,6 +44,7 @@ __all__ = [
     "matches",
     "negated",
     "plain",
+    "repeated",
     "weights_of",
 ]
 
@@ -232,6 +234,19 @@ def matches(
 def weights_of(batch: pa.RecordBatch) -> Vector:
     """The weights of a batch in a bag's layout: int64[n]."""
     return raw(batch.column(COUNT))
+
+
+def repeated(batch: pa.RecordBatch, counts: Vector | None = None) -> pa.RecordBatch:
+    """Each row as often as it is there.
+
+    Args:
+        batch: rows.
+        counts: int64[n], how often; None: its weights say so, in a bag's layout.
+    """
+    counts = weights_of(batch) if counts is None else counts
+    if (counts == 1).all():
+        return batch
+    return taken(batch, np.repeat(np.arange(len(batch)), counts))
 
 
 def negated(batch: pa.RecordBatch) -> pa.RecordBatch:

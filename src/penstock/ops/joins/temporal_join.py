@@ -25,13 +25,13 @@ import pyarrow as pa
 from penstock.core.delta import DELETED, OFFSET, TIME
 from penstock.core.schema import TIMESTAMP
 from penstock.core.time import SECOND_US
-from penstock.core.vectors import Vector, from_int64, raw
+from penstock.core.vectors import Vector, raw
 from penstock.ops.joins.enriched import Enriching, enriched, queries
 from penstock.ops.operator import Context, Port, Step, Traits
 from penstock.ops.routed import Routed, RowParcels
 from penstock.ops.state import State
 from penstock.ops.windows import NO_TIME
-from penstock.state.bag import ROW, Bag, negated, plain, weights_of
+from penstock.state.bag import ROW, Bag, negated, plain, repeated, weights_of
 from penstock.state.layout import Layout, concat, hashes
 from penstock.state.trace import Trace
 
@@ -130,7 +130,7 @@ class TemporalJoin(Enriching):
         for batch in trace.scan(lo, to_us):
             times = raw(batch.column(TIME))
             counts = np.where((times >= from_us) & (times < to_us), weights_of(batch), 0)
-            yield batch.take(from_int64(np.repeat(np.arange(len(batch)), counts)))
+            yield repeated(batch, counts)
 
     # -- versions -----------------------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ from penstock.ops.operator import Context, Follow, Operator, Port, Step, Traits
 from penstock.ops.routed import Routed, RowParcels, delta_of
 from penstock.ops.rows import Refused
 from penstock.ops.state import State
-from penstock.state.bag import Bag, changes_of, negated, plain, weights_of
+from penstock.state.bag import Bag, changes_of, negated, plain, repeated, weights_of
 from penstock.state.layout import HASH, concat
 
 __all__ = ["QUERY_FAILS", "GroupQuery"]
@@ -301,10 +301,7 @@ class GroupQuery(Operator):
 
     def _plain(self, port: int, rows: pa.RecordBatch) -> pa.Table:
         """Rows of a bag, each as often as it is there."""
-        weights = np.maximum(weights_of(rows), 0)
-        if (weights != 1).any():
-            at = np.repeat(np.arange(len(rows)), weights)
-            rows = rows.take(vectors.from_int64(at))
+        rows = repeated(rows, np.maximum(weights_of(rows), 0))
         return pa.Table.from_batches([self._bags[port].rows(rows)])
 
     def _given(self, rows: pa.Table) -> pa.RecordBatch:

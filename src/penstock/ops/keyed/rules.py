@@ -26,7 +26,7 @@ from penstock.core.schema import TIMESTAMP
 from penstock.core.vectors import Vector, from_int64, raw
 from penstock.ops.operator import Port
 from penstock.ops.routed import Routed, RowParcels
-from penstock.state.bag import ROW, Bag, negated, plain, weights_of
+from penstock.state.bag import ROW, Bag, negated, plain, repeated
 from penstock.state.layout import HASH, WINDOW, Layout
 from penstock.state.trace import Trace
 
@@ -57,8 +57,7 @@ class Contents:
         """The table's rows, in an order of their own, of changes of a time before `until_us`."""
         known = self.known
         if not self.rules.timed:
-            rows = known.take(from_int64(np.repeat(np.arange(len(known)), weights_of(known))))
-            return self.rules.shown(rows)
+            return self.rules.shown(repeated(known))
         known = known.filter(pa.array(raw(known.column(TIME)) < until_us))
         last = self.rules.last(known)
         last = last[~raw(known.column(DELETED)).astype(np.bool_)[last]]

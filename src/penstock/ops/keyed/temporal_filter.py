@@ -32,7 +32,7 @@ from penstock.ops.routed import Routed, RowParcels
 from penstock.ops.state import State
 from penstock.ops.windows import NO_TIME
 from penstock.state import kernels
-from penstock.state.bag import Bag, changes_of, negated, plain, weights_of
+from penstock.state.bag import Bag, changes_of, negated, plain, repeated, weights_of
 from penstock.state.layout import WINDOW, concat, hashes, windows
 from penstock.state.trace import ALWAYS, Trace
 
@@ -131,9 +131,7 @@ class TemporalFilter(Operator):
         now = self._now(state.frontiers_us)
         for rows in state.traces[THERE].scan():
             there = self._lasting(rows, now)
-            weights = np.maximum(weights_of(there), 0)
-            at = np.repeat(np.arange(len(there)), weights)
-            rows_ = self._bag.rows(there.take(vectors.from_int64(at)))
+            rows_ = self._bag.rows(repeated(there, np.maximum(weights_of(there), 0)))
             yield pa.RecordBatch.from_arrays(rows_.columns, schema=self.input)
 
     # -- the work -----------------------------------------------------------------------------------

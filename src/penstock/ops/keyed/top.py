@@ -24,7 +24,7 @@ from penstock.core.vectors import Vector
 from penstock.ops.operator import Context, Operator, Port, Prepared, Step, Traits
 from penstock.ops.routed import Routed, RowParcels, delta_of, routed
 from penstock.ops.state import State
-from penstock.state.bag import COUNT, Bag, changes_of, plain, weights_of
+from penstock.state.bag import COUNT, Bag, changes_of, plain, repeated, weights_of
 from penstock.state.layout import Layout, concat, taken
 from penstock.state.ordered import ends
 
@@ -105,8 +105,7 @@ class Top(Operator):
         """See `Operator`."""
         rows = self._bag.sum(list(state.traces["rows"].scan()))
         rows, _ = self._firsts(rows, self._number(rows))
-        at = np.repeat(np.arange(len(rows)), weights_of(rows))
-        found = rows.take(vectors.from_int64(at))
+        found = repeated(rows)
         yield pa.RecordBatch.from_arrays(
             [found.column(name) for name in self.input.names], schema=self.input
         )

@@ -30,7 +30,7 @@ from penstock.ops.over import kernels
 from penstock.ops.over.functions import Function, Rows, Total, totals_of
 from penstock.ops.routed import Routed, RowParcels, delta_of
 from penstock.ops.state import State
-from penstock.state.bag import FIRST, ORDER, Bag, changes_of, negated, plain, weights_of
+from penstock.state.bag import FIRST, ORDER, Bag, changes_of, negated, plain, repeated, weights_of
 from penstock.state.layout import Layout, concat, equal, hashes, taken
 from penstock.state.ordered import LAST, around
 from penstock.state.trace import Trace
@@ -111,7 +111,7 @@ class WindowFunctions(Operator):
     ) -> Iterator[pa.RecordBatch]:
         """See `Operator`."""
         for rows in state.traces["rows"].scan():
-            found = _repeated(rows, weights_of(rows))
+            found = repeated(rows)
             yield pa.RecordBatch.from_arrays(
                 [found.column(name) for name in self.output.names], schema=self.output
             )
@@ -428,9 +428,3 @@ def _differs(columns: Sequence[pa.Array], order: Vector) -> Vector:
     for column in columns:
         found[1:] |= ~equal(column, order[:-1], column, order[1:])
     return found
-
-
-def _repeated(rows: pa.RecordBatch, weights: Vector) -> pa.RecordBatch:
-    if (weights == 1).all():
-        return rows
-    return taken(rows, np.repeat(np.arange(len(rows)), weights))

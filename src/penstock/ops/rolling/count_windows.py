@@ -24,8 +24,9 @@ from penstock.core.schema import TIMESTAMP
 from penstock.core.vectors import Vector, from_int64, raw
 from penstock.ops.partials import checked
 from penstock.ops.rolling.ranges import aggregate_ranges
-from penstock.ops.rolling.waiting import InOrder, in_order, repeated
+from penstock.ops.rolling.waiting import InOrder, in_order
 from penstock.ops.spec import WINDOW_END, WINDOW_START
+from penstock.state.bag import repeated
 from penstock.state.layout import concat, hashes
 from penstock.state.trace import Trace
 

@@ -26,8 +26,8 @@ from penstock.core.schema import TIMESTAMP
 from penstock.core.vectors import Vector, from_int64, raw
 from penstock.ops.partials import checked
 from penstock.ops.rolling.ranges import aggregate_ranges
-from penstock.ops.rolling.waiting import InOrder, low_of, repeated
-from penstock.state.bag import COUNT, Bag, weights_of
+from penstock.ops.rolling.waiting import InOrder, low_of
+from penstock.state.bag import COUNT, Bag, repeated, weights_of
 from penstock.state.layout import HASH, concat, hashes
 from penstock.state.trace import Trace
 

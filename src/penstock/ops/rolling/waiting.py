@@ -22,11 +22,11 @@ from penstock.ops.routed import Routed, RowParcels
 from penstock.ops.spec import Aggregate
 from penstock.ops.state import State
 from penstock.ops.windows import NO_TIME
-from penstock.state.bag import ROW, Bag, plain, weights_of
+from penstock.state.bag import ROW, Bag, plain
 from penstock.state.layout import HASH, Layout, hashes
 from penstock.state.trace import ALWAYS, Trace
 
-__all__ = ["STRETCH_US", "InOrder", "Waiting", "in_order", "low_of", "repeated"]
+__all__ = ["STRETCH_US", "InOrder", "Waiting", "in_order", "low_of"]
 
 STRETCH_US: Final = SECOND_US
 """Of rows that wait: what a frontier has passed within one is read again until it has passed all."""
@@ -192,14 +192,6 @@ class InOrder(Operator):
     def _changed(self) -> pa.Schema:
         """Of what comes out of a step."""
         return plain(self._schema).append(pa.field(TIME, TIMESTAMP))
-
-
-def repeated(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of a bag, each as often as its weight says."""
-    weights = weights_of(batch)
-    if (weights == 1).all():
-        return batch
-    return batch.take(from_int64(np.repeat(np.arange(len(batch)), weights)))
 
 
 def in_order(numbers: Vector, batch: pa.RecordBatch) -> Vector:
