@@ -164,8 +164,8 @@ class _Maker:
         return pa.Table.from_arrays(columns, schema=_RECORDS)
 
 
-class StreamSink(DataSourceStreamArrowWriter):
-    """Writes a stream's micro-batches.
+class _TopicSink:
+    """Writes rows to a topic.
 
     Args:
         options: the source's.
@@ -176,6 +176,10 @@ class StreamSink(DataSourceStreamArrowWriter):
         self._address = log_address(options)
         self._topic = options.need("topic", "the topic to write to")
         self._maker = _Maker.of(options, schema)
+
+
+class StreamSink(_TopicSink, DataSourceStreamArrowWriter):
+    """Writes a stream's micro-batches."""
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Makes a task's records; stores nothing."""
@@ -219,18 +223,8 @@ class StreamSink(DataSourceStreamArrowWriter):
         """Nothing was stored."""
 
 
-class BatchSink(DataSourceArrowWriter):
-    """Writes a DataFrame: all of it becomes visible when every task has succeeded.
-
-    Args:
-        options: the source's.
-        schema: of the rows.
-    """
-
-    def __init__(self, options: Options, schema: StructType) -> None:
-        self._address = log_address(options)
-        self._topic = options.need("topic", "the topic to write to")
-        self._maker = _Maker.of(options, schema)
+class BatchSink(_TopicSink, DataSourceArrowWriter):
+    """Writes a DataFrame: all of it becomes visible when every task has succeeded."""
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Writes a task's rows in a transaction, and leaves it open."""

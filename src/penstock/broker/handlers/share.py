@@ -513,12 +513,15 @@ async def alter_share_group_offsets(call: Call, fields: Fields) -> Fields:
         responses.append(
             {"topic_name": one["topic_name"], "topic_id": topic_id, "partitions": parts}
         )
-    if not await made_durable(call.broker.flusher.make_durable, [shares.journal]):
-        return {
-            "error_code": ErrorCode.KAFKA_STORAGE_ERROR,
-            "error_message": shares.journal.failure,
-        }
-    return {"responses": responses}
+    return await _once_durable(call, {"responses": responses})
+
+
+async def _once_durable(call: Call, answer: Fields) -> Fields:
+    """The answer, as soon as the journal of shares is on the disk."""
+    journal = call.broker.share.journal
+    if await made_durable(call.broker.flusher.make_durable, [journal]):
+        return answer
+    return {"error_code": ErrorCode.KAFKA_STORAGE_ERROR, "error_message": journal.failure}
 
 
 def _not_empty(call: Call, group_id: str) -> Fields | None:
@@ -553,12 +556,7 @@ async def delete_share_group_offsets(call: Call, fields: Fields) -> Fields:
         responses.append(
             {"topic_name": one["topic_name"], "topic_id": topic_id, "error_code": code}
         )
-    if not await made_durable(call.broker.flusher.make_durable, [shares.journal]):
-        return {
-            "error_code": ErrorCode.KAFKA_STORAGE_ERROR,
-            "error_message": shares.journal.failure,
-        }
-    return {"responses": responses}
+    return await _once_durable(call, {"responses": responses})
 
 
 APIS: Final = (

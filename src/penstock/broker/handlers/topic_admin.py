@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 from typing import Final
 
 from penstock.broker.handlers.base import Api, Call, Fields, missing, topic_of
@@ -63,18 +65,25 @@ def _create(call: Call, wanted: Fields, *, dry_run: bool) -> Fields:
     partitions = _partition_count(call, wanted)
     result: Fields = {"num_partitions": partitions, "replication_factor": 1}
     result["configs"] = topic_configs(call.broker.dynamic, settings, {})
-    try:
+    with _needing_room():
         if dry_run:
             topics.check_room(1, partitions, partitions)
         else:
             result["topic_id"] = topics.create(name, partitions, settings).id
+    return result
+
+
+@contextlib.contextmanager
+def _needing_room() -> Iterator[None]:
+    """Refuses what there is no room for, by the limits or on the disk."""
+    try:
+        yield
     except LimitError as error:
         raise _RefusedError(ErrorCode.INVALID_PARTITIONS, str(error)) from None
     except OSError as error:
         raise _RefusedError(
             ErrorCode.KAFKA_STORAGE_ERROR, f"expected room; found {error}"
         ) from None
-    return result
 
 
 def _partition_count(call: Call, wanted: Fields) -> int:
@@ -149,17 +158,11 @@ def _grow(call: Call, wanted: Fields, *, dry_run: bool) -> None:
         raise _RefusedError(
             ErrorCode.INVALID_PARTITIONS, f"expected more than {present} partitions; found {count}"
         )
-    try:
+    with _needing_room():
         if dry_run:
             call.broker.topics.check_room(0, count - present, count)
         else:
             call.broker.topics.grow(topic, count)
-    except LimitError as error:
-        raise _RefusedError(ErrorCode.INVALID_PARTITIONS, str(error)) from None
-    except OSError as error:
-        raise _RefusedError(
-            ErrorCode.KAFKA_STORAGE_ERROR, f"expected room; found {error}"
-        ) from None
 
 
 APIS: Final = (
