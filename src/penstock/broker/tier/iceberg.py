@@ -4,6 +4,10 @@ A topic with `penstock.iceberg.table` is followed from its log's start, object s
 table that is added late gets everything. Only what is durable and stable (no transaction open before
 it) is taken, because an offset that is lost in a crash is used again. A commit is made when there
 are `COMMIT_BYTES`, or after the interval.
+
+It is no `Body` of `penstock.follow`. A follower is a client of the log, in threads and with a name of its
+own. This one reads what no client can see, the end of what is durable, also of topics that come and go, and
+needs neither an address to connect to nor the right to read.
 """
 
 from __future__ import annotations
