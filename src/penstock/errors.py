@@ -4,7 +4,8 @@
     ├── UserError               the program or the command line is wrong: fix it and run again
     │   ├── SchemaError         a schema text, a column or a type does not fit
     │   ├── FlowError           the pipeline's graph does not make sense
-    │   └── QueryError          a query over views cannot be answered
+    │   ├── QueryError          a query over views cannot be answered
+    │   └── SearchError         a stored search cannot be read
     ├── CorruptError            bytes on disk or on the wire are not what was written
     ├── ProtocolError           a peer broke the Kafka protocol
     ├── BrokerError             a broker answered with an error code, or can't be reached
@@ -31,6 +32,7 @@ __all__ = [
     "ProtocolError",
     "QueryError",
     "SchemaError",
+    "SearchError",
     "SetupError",
     "UserError",
 ]
@@ -88,6 +90,18 @@ class FlowError(UserError):
 
 class QueryError(UserError):
     """A query over committed views cannot be answered."""
+
+
+class SearchError(UserError):
+    """A stored search cannot be read.
+
+    Attributes:
+        at: where in its text, from 0.
+    """
+
+    def __init__(self, message: str, at: int) -> None:
+        super().__init__(message)
+        self.at = at
 
 
 class CorruptError(PenstockError):
