@@ -393,8 +393,7 @@ def _pairs_alike(
             if abs(m - n) > most or _bits(mask ^ masks[t]) > 2 * most:
                 continue
             found = _distance(wanted, begin, n, texts, ends[t], m, most, rows)
-            # As in Lucene, a term isn't like one that shares no character with it.
-            if found <= most and (found == 0 or found < min(n, m)):
+            if found <= most:
                 if count < len(out_wanted):
                     out_wanted[count], out_text[count] = w, t
                 count += 1
