@@ -7,13 +7,13 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
+from tests.searches.reference import DEFAULTS, STOP_WORDS
 
 from penstock.searches import tree
 from penstock.searches.analysis import Analyzer
 from penstock.searches.fields import Fields
-from tests.searches.reference import DEFAULTS, STOP_WORDS
 
-WORDS = "a ab ba abc bac cab abcd storm storms stern star the of sea seas see x1 2024".split()
+WORDS = ["a", "ab", "ba", "abc", "bac", "cab", "abcd", "storm", "storms", "stern", "star", "the", "of", "sea", "seas", "see", "x1", "2024"]
 COMMENT = pa.struct([("author", pa.string()), ("stars", pa.int32())])
 SCHEMA = pa.schema(
     [
@@ -37,7 +37,10 @@ def text(random: Random, most: int = 8) -> str:
 def point(random: Random) -> dict[str, float]:
     """A place on the earth, often at its seams."""
     if random.random() < 0.5:
-        return {"lat": random.choice([-90.0, 0.0, 90.0]), "lon": random.choice([-180.0, 0.0, 180.0])}
+        return {
+            "lat": random.choice([-90.0, 0.0, 90.0]),
+            "lon": random.choice([-180.0, 0.0, 180.0]),
+        }
     return {"lat": random.uniform(-90, 90), "lon": random.uniform(-180, 180)}
 
 
@@ -93,7 +96,9 @@ def words(random: Random, name: str | None) -> tree.Query:
             lambda: tree.Prefix(name, word[: random.randint(1, 3)]),
             lambda: tree.Wildcard(name, pattern),
             lambda: tree.Fuzzy(name, word, random.randint(1, 2)),
-            lambda: tree.Regex(name, random.choice(["a.*", "(ab|ba).?", "[s-t]t?[^x]*", "x[0-9]+", ".*m"])),
+            lambda: tree.Regex(
+                name, random.choice(["a.*", "(ab|ba).?", "[s-t]t?[^x]*", "x[0-9]+", ".*m"])
+            ),
             lambda: tree.Range(name, low, high, random.random() < 0.5, random.random() < 0.5),
         ]
     )()
@@ -111,7 +116,9 @@ def ordered(random: Random, name: str) -> tree.Query:
     if random.random() < 0.3 and name != "at":
         return tree.Term(name, bound())
     low, high = (random.choice([None, bound()]) for _ in range(2))
-    if name == "at":  # a bound is a microsecond: whether it belongs to the range counts for none of these
+    if (
+        name == "at"
+    ):  # a bound is a microsecond: whether it belongs to the range counts for none of these
         return tree.Range(name, low, high)
     return tree.Range(name, low, high, random.random() < 0.5, random.random() < 0.5)
 

@@ -49,7 +49,9 @@ def tokens(document: dict[str, Any], name: str) -> list[tuple[str, int]]:
 def says(query: tree.Query, defaults: tuple[str, ...]) -> bool:
     """Whether anything is left of it without stop words."""
     match query:
-        case tree.Term(name, text) | tree.Phrase(name, text) if (name or defaults[0]) not in NUMBERS:
+        case tree.Term(name, text) | tree.Phrase(name, text) if (
+            name or defaults[0]
+        ) not in NUMBERS:
             return bool(words(text))
         case tree.Boost(inner):
             return says(inner, defaults)
@@ -109,9 +111,7 @@ def fits_in(query: tree.Query, document: dict[str, Any], name: str) -> bool:
             return any(
                 bottom <= one["lat"] <= top
                 and (
-                    left <= one["lon"] <= right
-                    if left <= right
-                    else not right < one["lon"] < left
+                    left <= one["lon"] <= right if left <= right else not right < one["lon"] < left
                 )
                 for one in found
             )
@@ -151,7 +151,9 @@ def like(query: tree.Query, word: str) -> bool:
 
 def distance(a: str, b: str) -> int:
     """Insertions, deletions, replacements and swaps of neighbours between two words."""
-    rows = [[max(i, j) if min(i, j) == 0 else 0 for j in range(len(b) + 1)] for i in range(len(a) + 1)]
+    rows = [
+        [max(i, j) if min(i, j) == 0 else 0 for j in range(len(b) + 1)] for i in range(len(a) + 1)
+    ]
     for i, j in product(range(1, len(a) + 1), range(1, len(b) + 1)):
         rows[i][j] = min(
             rows[i - 1][j] + 1, rows[i][j - 1] + 1, rows[i - 1][j - 1] + (a[i - 1] != b[j - 1])

@@ -55,10 +55,12 @@ class Values:
     """The values of a field in a batch, without NULLs.
 
     Attributes:
+        name: of the field.
         values: of n values.
         rows: int32[n], the document of each, ascending.
     """
 
+    name: str
     values: pa.Array
     rows: Vector
 
@@ -197,7 +199,7 @@ def flattened(documents: pa.Table, name: str) -> Values:
                 break
         if part is not None:
             values = pc.struct_field(values, [part])
-    return Values(values, rows)
+    return Values(name, values, rows)
 
 
 def coordinates(points: pa.Array) -> tuple[Vector, Vector]:

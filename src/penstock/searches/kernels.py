@@ -13,9 +13,10 @@ from typing import Any, Final
 import numpy as np
 
 from penstock.core.kernels import njit, types
-from penstock.searches.programs import EARTH_RADIUS_METRES, Op
+from penstock.searches.moving import size_of
+from penstock.searches.programs import EARTH_RADIUS_METRES, POSITIVE, REPEATS, Op
 
-__all__ = ["by_group", "choose", "expanded", "found_tokens", "matched"]
+__all__ = ["by_group", "choose", "expanded", "found_words", "matched"]
 
 _I32 = types.Array(types.int32, 1, "C", readonly=True)
 _I64 = types.Array(types.int64, 1, "C", readonly=True)
@@ -95,22 +96,24 @@ def choose(query_sets: Any, set_starts: Any, set_leaves: Any, weight: Any, out: 
 
 
 @njit(types.UniTuple(types.float64, 2)(_I32, types.int64, types.int64, types.int64, types.int64,
-      types.int64, types.int64[::1], types.int32[::1], types.int32[::1], _I32), cache=True, nogil=True)  # fmt: skip
+      types.int64, types.int64[::1], types.int32[::1], types.int32[::1], _I32, types.int64,
+      types.int64[::1]), cache=True, nogil=True)  # fmt: skip
 def _phrase(
     code: Any, at: Any, count: Any, slop: Any, repeats: Any,
-    document: Any, stamp: Any, first: Any, following: Any, position: Any,
+    document: Any, stamp: Any, first: Any, following: Any, position: Any, mark: Any, marks: Any,
 ) -> Any:  # fmt: skip
     """How often a phrase occurs, weighted by how far its terms are moved, and whether it does.
 
     A phrase begins where its leftmost term is, moved back by its offset. From there each term must be at most
     `slop` positions farther than it should; of a term that occurs several times in the phrase each takes
-    another position, the leftmost that is free.
+    another position, the leftmost that is free. If `marks` has places, those of its words get the `mark`.
     """
     for i in range(count):
         if stamp[code[at + 2 * i]] != document:
             return 0.0, 0.0
     frequency = 0.0
     heads = np.empty(count, np.int32)
+    words = np.empty(count, np.int32)
     taken = np.empty(count, np.int64)
     last_begin = np.int64(-(2**62))
     for i in range(count):
@@ -143,10 +146,14 @@ def _phrase(
             if token < 0 or position[token] - offset > begin + slop:
                 fits = False
                 break
+            words[i] = token
             taken[i] = position[token]
             farthest = max(farthest, np.int64(position[token] - offset))
         if fits:
             frequency += 1.0 / (1.0 + (farthest - begin))
+            if len(marks):
+                for i in range(count):
+                    marks[words[i]] = mark
     return frequency, 1.0 if frequency > 0 else 0.0
 
 
@@ -189,6 +196,7 @@ def _evaluated(
 ) -> Any:  # fmt: skip
     """A program's score, and 1 if the document matches, otherwise 0."""
     top = 0
+    nothing = np.empty(0, np.int64)
     while at < end:
         op = code[at]
         score = 0.0
@@ -220,8 +228,8 @@ def _evaluated(
             at += 5
         elif op == _PHRASE:
             size = code[at + 1]
-            frequency, fit = _phrase(code, at + 4, size, code[at + 2], code[at + 3], document, stamp,
-                                     first, following, position)  # fmt: skip
+            frequency, fit = _phrase(code, at + 4, size, code[at + 2], code[at + 3] & REPEATS, document, stamp,
+                                     first, following, position, 0, nothing)  # fmt: skip
             score = size * _IDF * frequency / (frequency + _K1)
             at += 4 + 2 * size
         elif op == _RANGE:
@@ -256,14 +264,14 @@ def _evaluated(
 
 
 @njit(types.UniTuple(types.int64, 3)(types.int64, _I32, _I32, _I32, _I32, _I32, _I32, _I64, _I32, _I64,
-      _F64, _I32_2, _I64, _F64, _F64, types.int64, types.int64[::1], types.int64[::1],
-      types.int32[::1], types.int32[::1], types.float64[::1]), cache=True, nogil=True)  # fmt: skip
+      _F64, _I32_2, _I64, _F64, _F64, types.int64, types.int64[::1], types.int32[::1],
+      types.int32[::1], types.float64[::1]), cache=True, nogil=True)  # fmt: skip
 def matched(
     start: Any, tokens: Any, leaf: Any, position: Any,
     list_starts: Any, lists: Any, always: Any,
     programs: Any, code: Any, bounds: Any, numbers: Any,
     value_starts: Any, values: Any, latitudes: Any, longitudes: Any, depth: Any,
-    seen: Any, counts: Any, out_document: Any, out_query: Any, out_score: Any,
+    seen: Any, out_document: Any, out_query: Any, out_score: Any,
 ) -> Any:  # fmt: skip
     """Matches of documents from one on, until the room might not hold the next one's.
 
@@ -285,7 +293,6 @@ def matched(
         longitudes: in the same places.
         depth: of the stack that the deepest program needs.
         seen: int64[leaves], what is added to for each document that has a leaf.
-        counts: int64[1], of candidates.
         out_document: of each match.
         out_query: the same.
         out_score: the same.
@@ -340,25 +347,62 @@ def matched(
                 n += 1
         total += found + len(always)
         document += 1
-    counts[0] += total
     return n, document, total
 
 
-@njit(types.int64(_I32, _I32, _I64, _I32, _I32, _I32, types.int64, types.int32[::1],
-      types.int32[::1]), cache=True, nogil=True)  # fmt: skip
-def found_tokens(
-    documents: Any, queries: Any, positive_starts: Any, positive: Any,
-    tokens: Any, leaf: Any, leaves: Any, out_match: Any, out_token: Any,
+@njit(types.int64(_I32, _I32, _I64, _I32, _I64, _I32, _I32, _I32, _I32, types.int64,
+      types.int32[::1], types.int32[::1]), cache=True, nogil=True)  # fmt: skip
+def found_words(
+    documents: Any, queries: Any, positive_starts: Any, positive: Any, programs: Any, code: Any,
+    tokens: Any, leaf: Any, position: Any, leaves: Any, out_match: Any, out_token: Any,
 ) -> Any:  # fmt: skip
-    """Of each match, the occurrences of leaves that the query wants; their number may exceed the room."""
+    """Of each match, the occurrences of leaves that the query wanted; their number may exceed the room.
+
+    Args:
+        documents: of each match, ascending.
+        queries: of each match.
+        positive_starts: where each query's leaves begin in `positive`.
+        positive: the leaves that it wants anywhere; those in phrases count only there.
+        programs: as of `matched`.
+        code: the same.
+        tokens: the same.
+        leaf: the same.
+        position: the same.
+        leaves: how many there are.
+        out_match: of each occurrence its match.
+        out_token: and its place in `leaf`.
+    """
     wanted = np.full(leaves, -1, np.int64)
+    stamp = np.full(leaves, -1, np.int64)
+    first = np.empty(leaves, np.int32)
+    last = np.empty(leaves, np.int32)
+    following = np.empty(len(leaf), np.int32)
+    marks = np.full(len(leaf), -1, np.int64)
+    document = -1
     n = np.int64(0)
     for i in range(len(documents)):
+        if documents[i] != document:
+            document = documents[i]
+            for at in range(tokens[document], tokens[document + 1]):
+                one = leaf[at]
+                following[at] = -1
+                if stamp[one] == document:
+                    following[last[one]] = at
+                else:
+                    stamp[one] = document
+                    first[one] = at
+                last[one] = at
         query = queries[i]
         for at in range(positive_starts[query], positive_starts[query + 1]):
             wanted[positive[at]] = i
-        for at in range(tokens[documents[i]], tokens[documents[i] + 1]):
-            if wanted[leaf[at]] == i:
+        at = programs[query]
+        while at < programs[query + 1]:
+            if code[at] == _PHRASE and code[at + 3] & POSITIVE:
+                _phrase(code, at + 4, code[at + 1], code[at + 2], code[at + 3] & REPEATS, document,
+                        stamp, first, following, position, i, marks)  # fmt: skip
+            at += size_of(code, at)
+        for at in range(tokens[document], tokens[document + 1]):
+            if wanted[leaf[at]] == i or marks[at] == i:
                 if n < len(out_match):
                     out_match[n], out_token[n] = i, at
                 n += 1

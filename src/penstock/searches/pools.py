@@ -17,11 +17,13 @@ class Pool:
 
     Args:
         dtype: of its values.
+        values: at first.
     """
 
-    def __init__(self, dtype: Any) -> None:
+    def __init__(self, dtype: Any, values: Sequence[Any] = ()) -> None:
         self._data = np.empty(64, dtype)
         self._size = 0
+        self.extend(values)
 
     def __len__(self) -> int:
         return self._size

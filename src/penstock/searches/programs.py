@@ -44,7 +44,7 @@ class Op(IntEnum):
 
     TERM = 0  # leaf: whether it is present; its score is that of its count
     LEAF = 1  # leaf: whether it is present
-    PHRASE = 2  # number of terms, slop, whether a term repeats; leaf and offset of each
+    PHRASE = 2  # number of terms, slop, REPEATS and POSITIVE; leaf and offset of each
     RANGE = 3  # column, place of both bounds
     DISTANCE = 4  # column, place of latitude, longitude, metres
     BOX = 5  # column, place of top, left, bottom, right
@@ -52,6 +52,15 @@ class Op(IntEnum):
     NONE = 7
     BOOLEAN = 8  # how many must, should, must not; how many of should must
     BOOST = 9  # place of the factor
+
+
+REPEATS: Final = 1
+"""Of a phrase: a term occurs in it twice."""
+POSITIVE: Final = 2
+"""Of a phrase: its words are marks of a match."""
+SIZES: Final = {Op.ALL: 1, Op.NONE: 1, Op.TERM: 2, Op.LEAF: 2, Op.BOOST: 2, Op.RANGE: 3, Op.BOX: 3,
+                Op.DISTANCE: 3, Op.BOOLEAN: 5}  # fmt: skip
+"""Of instructions with their arguments; a phrase has as many as it has terms."""
 
 
 @dataclass
@@ -63,7 +72,7 @@ class Program:
         bounds: that `RANGE` refers to.
         numbers: that `DISTANCE`, `BOX` and `BOOST` refer to.
         sets: of leaves, each of them necessary; None: nothing can match.
-        positive: the leaves that are marks of a match.
+        positive: the leaves that are marks of a match, but for those of phrases.
     """
 
     code: list[int] = field(default_factory=list)
@@ -71,6 +80,24 @@ class Program:
     numbers: list[float] = field(default_factory=list)
     sets: list[list[int]] | None = field(default_factory=list)
     positive: list[int] = field(default_factory=list)
+
+    def referring(self, bounds: int, numbers: int) -> list[int]:
+        """The code, with references that count from so many bounds and numbers before."""
+        code = list(self.code)
+        at = 0
+        while at < len(code):
+            op = code[at]
+            if op == Op.PHRASE:
+                at += 4 + 2 * code[at + 1]
+                continue
+            if op == Op.RANGE:
+                code[at + 2] += bounds
+            elif op in (Op.DISTANCE, Op.BOX):
+                code[at + 2] += numbers
+            elif op == Op.BOOST:
+                code[at + 1] += numbers
+            at += SIZES[Op(op)]
+        return code
 
 
 class _Gone(Enum):
@@ -357,11 +384,9 @@ class Compiler:
         leaves = [self._number(TermLeaf(field.name, term)) for term, _ in terms]
         first = terms[0][1]
         repeats = len(set(leaves)) < len(leaves)
-        made.code += [Op.PHRASE, len(leaves), slop, int(repeats)]
+        made.code += [Op.PHRASE, len(leaves), slop, REPEATS * repeats | POSITIVE * is_positive]
         for leaf, (_, position) in zip(leaves, terms, strict=True):
             made.code += [leaf, position - first]
-        if is_positive:
-            made.positive += leaves
         return [[one] for one in dict.fromkeys(leaves)]
 
     def _ordered(self, query: tree.Query, field: Field, made: Program) -> _Sets:

@@ -44,9 +44,33 @@ STOP_WORDS: Final = {
 """English has those of Lucene's analyzer; the others are its commonest articles, pronouns and prepositions."""
 
 ELISIONS: Final = {
-    "french": frozenset(["l", "m", "t", "qu", "n", "s", "j", "d", "c", "jusqu", "quoiqu", "lorsqu", "puisqu"]),
+    "french": frozenset(
+        ["l", "m", "t", "qu", "n", "s", "j", "d", "c", "jusqu", "quoiqu", "lorsqu", "puisqu"]
+    ),
     "italian": frozenset(
-        ["c", "l", "all", "dall", "dell", "nell", "sull", "coll", "pell", "gl", "agl", "dagl", "degl", "negl", "sugl", "un", "m", "t", "s", "v", "d"]
+        [
+            "c",
+            "l",
+            "all",
+            "dall",
+            "dell",
+            "nell",
+            "sull",
+            "coll",
+            "pell",
+            "gl",
+            "agl",
+            "dagl",
+            "degl",
+            "negl",
+            "sugl",
+            "un",
+            "m",
+            "t",
+            "s",
+            "v",
+            "d",
+        ]
     ),
     "catalan": frozenset(["d", "l", "m", "n", "s", "t"]),
     "irish": frozenset(["d", "m", "b"]),

@@ -330,7 +330,9 @@ class _Reader:
         self.at = found.end()
         value = float(found[0])
         if 0 < value < 1:
-            return min(int((1 - float(np.float32(value))) * len(word)), EDITS_MAX)  # as Lucene rounds
+            return min(
+                int((1 - float(np.float32(value))) * len(word)), EDITS_MAX
+            )  # as Lucene rounds
         if value > EDITS_MAX or value != int(value):
             raise self.error(f"expected 0, 1 or {EDITS_MAX} edits behind '~'", at)
         return int(value)
