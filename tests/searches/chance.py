@@ -13,7 +13,26 @@ from penstock.searches import tree
 from penstock.searches.analysis import Analyzer
 from penstock.searches.fields import Fields
 
-WORDS = ["a", "ab", "ba", "abc", "bac", "cab", "abcd", "storm", "storms", "stern", "star", "the", "of", "sea", "seas", "see", "x1", "2024"]
+WORDS = [
+    "a",
+    "ab",
+    "ba",
+    "abc",
+    "bac",
+    "cab",
+    "abcd",
+    "storm",
+    "storms",
+    "stern",
+    "star",
+    "the",
+    "of",
+    "sea",
+    "seas",
+    "see",
+    "x1",
+    "2024",
+]
 COMMENT = pa.struct([("author", pa.string()), ("stars", pa.int32())])
 SCHEMA = pa.schema(
     [

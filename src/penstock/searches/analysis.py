@@ -1,8 +1,8 @@
 """From words to terms: the same for documents and for queries.
 
-A word is brought to lower case, without accents, and to its stem; synonyms become one of them. Each distinct word
-is looked at once and remembered (`Vocabulary`), so a batch of documents costs what its new words cost, and
-a look-up for each distinct one.
+A word is brought to lower case, without accents, and to its stem; synonyms become one of them. Each
+distinct word is looked at once and remembered (`Vocabulary`), so a batch of documents costs what its new
+words cost, and a look-up for each distinct one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WORDS_MAX: Final = 1_000_000
 
 _MARKS: Final = range(0x0300, 0x0370)
 _LETTERS: Final = str.maketrans(
-    {"ø": "o", "đ": "d", "ł": "l", "æ": "ae", "œ": "oe", "ð": "d", "þ": "th", "ħ": "h", "ı": "i",
+    {"ø": "o", "đ": "d", "ł": "l", "æ": "ae", "œ": "oe", "ð": "d", "þ": "th", "ħ": "h", "\u0131": "i",
      "ß": "ss", "\u2019": "'", "\u2018": "'", "\uff07": "'"}
 )  # fmt: skip
 
@@ -52,7 +52,7 @@ class Analyzer:
     Attributes:
         language: whose words are stemmed (Snowball): `english`, `en`. None: words stay as they are.
         stop_words: left out; `"default"` has those of the language.
-        synonyms: groups of words that mean the same. Those of several words replace a term of a query, and the other way round.
+        synonyms: groups that mean the same: words, or several words, which a query finds as a phrase.
         folds: letters lose their accents.
         whole: a value is one term, as it is: identifiers, names of states.
     """

@@ -110,7 +110,9 @@ def _period(text: str) -> tuple[int, int]:
     numbers = [int(one) for one in parts if one is not None]
     year, month, day, *clock = [*numbers, 1, 1][: max(3, len(numbers))]
     try:
-        begin = dt.datetime(year, month, day, *clock)  # noqa: DTZ001 - the zone is subtracted below
+        hour, minute, second = [*clock, 0, 0, 0][:3]
+        # The zone is subtracted below.
+        begin = dt.datetime(year, month, day, hour, minute, second)  # noqa: DTZ001
         at = (begin - _EPOCH) // dt.timedelta(microseconds=1)
         if len(numbers) < 3:
             following = (

@@ -1,7 +1,7 @@
 """Texts to words, a whole column at a time: where each begins and ends, and its position.
 
-A word is a run of letters and digits as Unicode has them (`characters`). Chinese, Japanese and Korean, which
-don't separate words by blanks, are cut into overlapping pairs of characters, as Lucene's CJKBigramFilter does.
+A word is a run of letters and digits as Unicode has them (`characters`). Chinese, Japanese and Korean, whose
+words have no blanks between them, are cut into overlapping pairs of characters (Lucene: CJKBigramFilter).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from penstock.searches.characters import (
 __all__ = ["GAP", "WORD_CHARS_MAX", "Words", "cut", "whole"]
 
 WORD_CHARS_MAX: Final = 255
-"""Characters of a word, as in Lucene: a longer one is cut, so that a text of one word is no term of a megabyte."""
+"""Characters of a word, as in Lucene. A longer one is cut: no term is a megabyte long."""
 GAP: Final = 100
 """Positions between the values of a list: no phrase reaches from one to the next."""
 
@@ -79,7 +79,7 @@ def cut(column: pa.Array) -> Words:
     np.cumsum(end - start, out=ends[1:])
     packed = np.empty(int(ends[-1]), np.uint8)
     _pack(offsets, data, value, start, ends, packed)
-    buffers: Any = [None, pa.py_buffer(ends), pa.py_buffer(packed)]
+    buffers: Any = [None, pa.py_buffer(ends.data), pa.py_buffer(packed.data)]
     texts = pa.Array.from_buffers(pa.string(), len(value), buffers)
     return Words(value, position, start, end, texts)
 

@@ -147,7 +147,7 @@ class Fields:
         return [one for one in found if one is not None]
 
 
-def _element(type_: pa.DataType) -> pa.DataType:
+def _element(type_: Any) -> Any:
     """What a list has, or the values of a dictionary."""
     while True:
         if pa.types.is_dictionary(type_) or _is_list(type_):

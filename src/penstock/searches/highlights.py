@@ -94,11 +94,12 @@ def _both(
 
 
 def _begins(match: Vector, matches: int) -> Vector:
-    return np.searchsorted(match, np.arange(matches + 1)).astype(np.int32)
+    found: Vector = np.searchsorted(match, np.arange(matches + 1)).astype(np.int32)
+    return found
 
 
 def _lists(begins: Vector, values: pa.Array) -> pa.Array:
-    made: Any = pa.ListArray.from_arrays(pa.array(begins, pa.int32()), values)
+    made: pa.Array = pa.ListArray.from_arrays(pa.array(begins, pa.int32()), values)
     return made
 
 

@@ -83,7 +83,7 @@ def expanded(
 def choose(query_sets: Any, set_starts: Any, set_leaves: Any, weight: Any, out: Any) -> None:
     """Of each query's sets of leaves the one whose leaves are rarest; -1 where it has none."""
     for q in range(len(query_sets) - 1):
-        best = np.int32(-1)
+        best = -1
         least = np.inf
         for s in range(query_sets[q], query_sets[q + 1]):
             cost = 0.0
@@ -201,7 +201,7 @@ def _evaluated(
         op = code[at]
         score = 0.0
         fit = 0.0
-        if op == _TERM or op == _LEAF:
+        if op in (_TERM, _LEAF):
             leaf = code[at + 1]
             if stamp[leaf] == document:
                 fit = 1.0
@@ -228,8 +228,8 @@ def _evaluated(
             at += 5
         elif op == _PHRASE:
             size = code[at + 1]
-            frequency, fit = _phrase(code, at + 4, size, code[at + 2], code[at + 3] & REPEATS, document, stamp,
-                                     first, following, position, 0, nothing)  # fmt: skip
+            frequency, fit = _phrase(code, at + 4, size, code[at + 2], code[at + 3] & REPEATS, document,
+                                     stamp, first, following, position, 0, nothing)  # fmt: skip
             score = size * _IDF * frequency / (frequency + _K1)
             at += 4 + 2 * size
         elif op == _RANGE:
@@ -240,7 +240,7 @@ def _evaluated(
                     fit = score = 1.0
                     break
             at += 3
-        elif op == _DISTANCE or op == _BOX:
+        elif op in (_DISTANCE, _BOX):
             column = code[at + 1]
             for i in range(value_starts[column, document], value_starts[column, document + 1]):
                 if _is_there(op, latitudes[i], longitudes[i], numbers, code[at + 2]):

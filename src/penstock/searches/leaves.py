@@ -1,4 +1,4 @@
-"""What documents are looked at for, each with a number: terms, patterns of terms, and cells that values are in.
+"""What documents are looked at for: terms, patterns of terms, and cells that values are in.
 
 A leaf is present in a document or not. All queries share them, so that what a hundred thousand queries
 need is found out once for each document.
@@ -30,6 +30,10 @@ CELLS_MAX: Final = 4
 TILES_MAX: Final = 9
 LEVELS_MAX: Final = 20
 """Of tiles: the smallest are some 20 to 40 metres wide."""
+
+
+_SHARES: Final = (0.3, 0.2, 0.1, 0.06, 0.03, 0.015)
+"""Of documents that have a term, by the term's length: short words are common."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +93,9 @@ def share(leaf: Leaf) -> float:
     """The share of documents that may have a leaf, before any were seen."""
     match leaf:
         case TermLeaf(_, text):
-            return (0.3, 0.2, 0.1, 0.06, 0.03, 0.015)[min(len(text), 5)]
+            return _SHARES[min(len(text), 5)]
         case PatternLeaf(_, pattern):
-            return max(0.05, 0.9 / 2 ** min(pattern.literal_chars, 5))
+            return max(0.05, 0.9 * 0.5 ** min(pattern.literal_chars, 5))
         case AnyValue():
             return 0.95
         case Cell():
@@ -111,7 +115,7 @@ def cells_between(name: str, low: int, high: int) -> list[Leaf]:
 
 
 def tiles_around(name: str, *, top: float, left: float, bottom: float, right: float) -> list[Leaf]:
-    """Tiles of one size that cover a box, and no more than `TILES_MAX`; `left > right` crosses the date line."""
+    """No more than `TILES_MAX` tiles of one size that cover a box; `left > right` crosses the date line."""
     for level in range(LEVELS_MAX, -1, -1):
         size = 1 << level
         first_row, last_row = tile(bottom, 180.0, 90.0, size), tile(top, 180.0, 90.0, size)

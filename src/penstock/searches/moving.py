@@ -30,9 +30,9 @@ def size_of(code: Any, at: Any) -> Any:
     op = code[at]
     if op == _PHRASE:
         return np.int64(4 + 2 * code[at + 1])
-    if op == _TERM or op == _LEAF or op == _BOOST:
+    if op in (_TERM, _LEAF, _BOOST):
         return np.int64(2)
-    if op == _RANGE or op == _DISTANCE or op == _BOX:
+    if op in (_RANGE, _DISTANCE, _BOX):
         return np.int64(3)
     return np.int64(5) if op == _BOOLEAN else np.int64(1)
 
@@ -71,7 +71,7 @@ def moved(
     at = starts[0]
     while at < starts[-1]:
         op = code[at]
-        if op == _TERM or op == _LEAF:
+        if op in (_TERM, _LEAF):
             code[at + 1] = leaf_map[code[at + 1]]
         elif op == _PHRASE:
             for i in range(code[at + 1]):
@@ -81,7 +81,7 @@ def moved(
             out_bounds[b], out_bounds[b + 1] = bounds[place], bounds[place + 1]
             code[at + 2] = b
             b += 2
-        elif op == _DISTANCE or op == _BOX or op == _BOOST:
+        elif op in (_DISTANCE, _BOX, _BOOST):
             argument = at + 1 if op == _BOOST else at + 2
             place = code[argument]
             code[argument] = f

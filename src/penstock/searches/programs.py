@@ -1,17 +1,17 @@
 """From a tree to a program: integers that a kernel evaluates, in postfix notation.
 
-Beside the program there is what the index needs: sets of leaves, of each of which a matching document must
-have one leaf. A conjunction has the sets of all its parts; a disjunction has one, a set of each part together.
+A program comes with what the index needs: sets of leaves, of each of which a matching document must have
+one leaf. A conjunction has the sets of all its parts; a disjunction has one, which joins one of each part.
 A query without any set can't be found by leaves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from math import asin, cos, degrees, radians, sin
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 from penstock.core.names import hint
 from penstock.errors import SearchError
@@ -34,7 +34,7 @@ from penstock.searches.patterns import of_fuzzy, of_prefix, of_range, of_regex, 
 __all__ = ["EARTH_RADIUS_METRES", "Compiler", "Op", "Program"]
 
 SETS_MAX: Final = 8
-"""Sets of leaves that a query keeps to choose from: its rarest, as far as that can be known before documents come."""
+"""Sets of leaves that a query keeps to choose from: the rarest, as far as that is known at first."""
 EARTH_RADIUS_METRES: Final = 6_371_008.7714
 """The mean radius of WGS 84, which Lucene takes, too."""
 
@@ -107,7 +107,7 @@ class _Gone(Enum):
 
 
 _GONE: Final = _Gone.GONE
-_Sets = list[list[int]] | None | Literal[_Gone.GONE]
+_Sets: TypeAlias = list[list[int]] | Literal[_Gone.GONE] | None
 """Of a part: sets of leaves; None: nothing matches it."""
 
 
@@ -205,16 +205,9 @@ class Compiler:
 
     def _boolean(self, query: tree.Boolean, made: Program, *, is_positive: bool) -> _Sets:
         must, should, not_ = (
-            [
-                sets
-                for one in parts
-                if (sets := self._compile(one, made, is_positive=so)) is not _GONE
-            ]
-            for parts, so in (
-                (query.must, is_positive),
-                (query.should, is_positive),
-                (query.must_not, False),
-            )
+            self._parts(query.must, made, is_positive=is_positive),
+            self._parts(query.should, made, is_positive=is_positive),
+            self._parts(query.must_not, made, is_positive=False),
         )
         if not must and not should and not not_:
             return _GONE
@@ -231,6 +224,13 @@ class Compiler:
         elif needed:
             must.append(self._any_of(should, needed))
         return self._every_of(must)
+
+    def _parts(
+        self, parts: tuple[tree.Query, ...], made: Program, *, is_positive: bool
+    ) -> list[_Sets]:
+        """Parts that say something, compiled."""
+        found = [self._compile(one, made, is_positive=is_positive) for one in parts]
+        return [one for one in found if one is not _GONE]
 
     def _one_of(self, parts: list[_Sets], made: Program) -> _Sets:
         """Parts that are compiled, of which one must match."""
@@ -252,7 +252,7 @@ class Compiler:
             sets += found
         return sets
 
-    def _any_of(self, parts: list[_Sets], needed: int) -> _Sets:
+    def _any_of(self, parts: Sequence[_Sets], needed: int) -> _Sets:
         """Of parts of which so many must match: any `n - needed + 1` of them have one that does."""
         possible = [one for one in parts if one is not None and one is not _GONE]
         if needed > len(possible):

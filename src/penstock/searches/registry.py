@@ -71,8 +71,8 @@ class Registry:
         self._numbers: dict[Leaf, int] = {}
         self._words: dict[str, WordTable] = {}
         self._any: dict[str, int] = {}
-        self._cells: dict[tuple[str, int], dict[int, int]] = {}
-        self._tiles: dict[tuple[str, int], dict[int, int]] = {}
+        self._cells: dict[str, dict[int, dict[int, int]]] = {}
+        self._tiles: dict[str, dict[int, dict[int, int]]] = {}
         self._inside: dict[str, tuple[Queries, Pool]] = {}
         self._vocabularies = Vocabularies()
 
@@ -93,9 +93,10 @@ class Registry:
             case AnyValue(name):
                 self._any[name] = number
             case Cell(name, level, block):
-                self._cells.setdefault((name, level), {})[block] = number
+                self._cells.setdefault(name, {}).setdefault(level, {})[block] = number
             case Tile(name, level, row, column):
-                self._tiles.setdefault((name, level), {})[row << level | column] = number
+                leaf_of = self._tiles.setdefault(name, {}).setdefault(level, {})
+                leaf_of[row << level | column] = number
             case Inner(name, query):
                 self._store_inside(name, query, number)
         self._numbers[leaf] = number
@@ -118,13 +119,13 @@ class Registry:
         for name, leaf in self._any.items():
             rows = np.unique(flattened(documents, name).rows)
             found.append(_plain(rows, np.full(len(rows), leaf, np.int32)))
-        for (name, level), leaf_of in self._cells.items():
-            values = flattened(documents, name)
-            found.append(_looked_up(values.rows, codes_of(values.values) >> level, leaf_of))
-        for (name, level), leaf_of in self._tiles.items():
-            values = flattened(documents, name)
-            places = _tiles(*coordinates(values.values), level)
-            found.append(_looked_up(values.rows, places, leaf_of))
+        for name, cells in self._cells.items():
+            rows, codes, _, _ = self.values(documents, name)
+            found += [_looked_up(rows, codes >> level, leaf_of) for level, leaf_of in cells.items()]
+        for name, tiles in self._tiles.items():
+            rows, _, latitudes, longitudes = self.values(documents, name)
+            for level, leaf_of in tiles.items():
+                found.append(_looked_up(rows, _tiles(latitudes, longitudes, level), leaf_of))
         for name, (queries, leaves) in self._inside.items():
             values = flattened(documents, name)
             elements: Any = values.values

@@ -206,12 +206,12 @@ class Shelf:
     def bytes(self) -> int:
         """That the columns take."""
         pools: Sequence[Any] = [one for one in vars(self).values() if isinstance(one, Pool)]
-        return sum(one.values.nbytes for one in pools) + self.seen.nbytes
+        return int(sum(one.values.nbytes for one in pools)) + self.seen.nbytes
 
 
 def _ends(sizes: Vector) -> Vector:
     """Where stretches of these sizes begin, and the last one's end."""
-    return np.concatenate([[0], np.cumsum(sizes)])
+    return np.asarray(np.concatenate([[0], np.cumsum(sizes)]))
 
 
 def _stretches(starts: Vector, chosen: Vector) -> Vector:
@@ -220,4 +220,5 @@ def _stretches(starts: Vector, chosen: Vector) -> Vector:
     sizes = starts[chosen + 1].astype(np.int64) - begins
     ends = np.cumsum(sizes)
     total = int(ends[-1]) if len(ends) else 0
-    return np.arange(total) + np.repeat(begins - (ends - sizes), sizes)
+    made: Vector = np.arange(total) + np.repeat(begins - (ends - sizes), sizes)
+    return made

@@ -36,12 +36,12 @@ STOP_WORDS: Final = {
         "portuguese": "a ao aos as até com como da das de do dos e é ela ele em entre era essa esse esta este"
         " eu foi mais mas na não nas no nos o os ou para pela pelo por quando que se sem ser seu sua também"
         " um uma",
-        "dutch": "aan als bij dan dat de der des deze die dit door dus een en er haar heb heeft het hij hoe ik"
-        " in is je kan maar me met mij na naar niet nog nu of om onder ook op over te tot u uit van veel voor"
-        " was wat we wel wij zijn zo zou",
+        "dutch": "aan als bij dan dat de der des deze die dit door dus een en er haar heb heeft het hij"
+        " hoe ik in is je kan maar me met mij na naar niet nog nu of om onder ook op over te tot u uit van"
+        " veel voor was wat we wel wij zijn zo zou",
     }.items()
 }
-"""English has those of Lucene's analyzer; the others are its commonest articles, pronouns and prepositions."""
+"""English has those of Lucene's analyzer; the others have their commonest articles and pronouns."""
 
 ELISIONS: Final = {
     "french": frozenset(

@@ -21,6 +21,7 @@ from penstock.errors import SearchError
 from penstock.searches.fields import Fields
 from penstock.searches.highlights import highlighted
 from penstock.searches.kernels import by_group, found_words, matched
+from penstock.searches.leaves import Leaf
 from penstock.searches.programs import Compiler
 from penstock.searches.registry import Registry, Vocabularies
 from penstock.searches.shelf import Shelf
@@ -103,7 +104,7 @@ class Stored:
         self._compiler = Compiler(
             fields,
             vocabularies.of,
-            lambda leaf: self._registry.number(leaf),
+            self._leaf,
             lambda field: self._columns.setdefault(field.name, len(self._columns)),
         )
         self._next = 0
@@ -209,6 +210,10 @@ class Stored:
         assert len(self._registry.shares) == leaves
         for pool in (self._shelf.set_leaves, self._shelf.positive):
             assert not len(pool) or 0 <= pool.values.min() <= pool.values.max() < leaves
+
+    def _leaf(self, leaf: Leaf) -> int:
+        """A leaf's number in the registry of the moment."""
+        return self._registry.number(leaf)
 
     def _batch(self, documents: pa.Table) -> _Batch:
         found = self._registry.occurrences(documents)

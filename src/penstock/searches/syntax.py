@@ -6,7 +6,7 @@ respect too: `AND` and `OR` don't nest, but make their neighbours necessary or o
 
 - a group that only has negations matches all other documents, as in Elasticsearch, instead of none;
 - `(a b c)@2` is a group of which two must match, as in Lucene's standard parser;
-- `field:>5`, `>=`, `<` and `<=` are ranges, as in Elasticsearch;
+- `field:>5`, `>=`, `<` and `<=` are ranges, as in Elasticsearch; `field:-5` is a number;
 - `field:distance(…)`, `field:box(…)` and `field:nested(…)`.
 """
 
@@ -58,6 +58,7 @@ _BOUND: Final = re.compile(r'"((?:\\.|[^"\\])*)"|((?:\\.|[^\s\]}"\\])+)', re.DOT
 _NUMBER: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 _COMPARED: Final = re.compile(r'(>=?|<=?)\s*(?:"((?:\\.|[^"\\])*)"|((?:\\.|[^\s()"\\])+))')
+_NEGATIVE: Final = re.compile(r"-[0-9]+(?:\.[0-9]+)?(?=[\s)^]|$)")
 _FUNCTION: Final = re.compile(r"(distance|box|nested)\(")
 _NUMBERS: Final = re.compile(r"[^()]*\)")
 _LENGTH: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(mm|cm|m|km|mi|nmi|yd|ft|in)?")
@@ -217,7 +218,7 @@ class _Reader:
         return self.boosted(self.leaf(name, begin), begin)
 
     def of_field(self, name: str, begin: int, depth: int) -> Query | None:
-        """What only a field can have: a comparison, a function, or any value."""
+        """What only a field can have: a comparison, a negative number or a function."""
         compared = _COMPARED.match(self.text, self.at)
         if compared:
             self.at = compared.end()
@@ -227,6 +228,10 @@ class _Reader:
             if sign[0] == ">":
                 return Range(name, bound, None, includes_low=inclusive, at=begin)
             return Range(name, None, bound, includes_high=inclusive, at=begin)
+        negative = _NEGATIVE.match(self.text, self.at)
+        if negative:
+            self.at = negative.end()
+            return Term(name, negative[0], self.is_and, begin)
         function = _FUNCTION.match(self.text, self.at)
         if function is None:
             return None

@@ -86,7 +86,8 @@ class WordTable:
             if count <= room:
                 break
             room = count
-        return Occurrences(*(one[:count] for one in out), terms=terms, values=values)
+        row, leaf, position, word = out[:, :count]
+        return Occurrences(row, leaf, position, word, terms, values)
 
     def _learn(self, vocabulary: Vocabulary) -> None:
         """Finds the leaves of terms that are new, and the terms of leaves that are new."""
