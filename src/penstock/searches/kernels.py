@@ -136,7 +136,6 @@ def _phrase(
             offset = code[at + 2 * i + 1]
             token = heads[i]
             if repeats:
-                token = first[leaf]
                 least = begin + offset
                 for j in range(i):
                     if code[at + 2 * j] == leaf:

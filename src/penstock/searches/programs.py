@@ -35,6 +35,8 @@ __all__ = ["EARTH_RADIUS_METRES", "Compiler", "Op", "Program"]
 
 SETS_MAX: Final = 8
 """Sets of leaves that a query keeps to choose from: the rarest, as far as that is known at first."""
+CHOICES_MAX: Final = 4
+"""Sets that a group of which some must match gives."""
 EARTH_RADIUS_METRES: Final = 6_371_008.7714
 """The mean radius of WGS 84, which Lucene takes, too."""
 
@@ -263,7 +265,10 @@ class Compiler:
         if len(found) < count:
             return []
         found.sort(key=self._share)
-        return [sorted({leaf for one in found[:count] for leaf in one})]
+        return [
+            sorted({leaf for one in found[first : first + count] for leaf in one})
+            for first in range(min(len(found) - count + 1, CHOICES_MAX))
+        ]
 
     def _leaves(
         self, query: tree.Query, field: Field, made: Program, *, is_positive: bool

@@ -25,6 +25,8 @@ CHOSEN_ANEW: Final = 16
 """Lists are chosen anew when so many times as many documents were seen as before."""
 BELIEVED: Final = 64
 """Documents that the shares which are assumed of leaves count like."""
+POPULARITY: Final = 0.1
+"""By how much more documents a leaf is assumed to be in for each doubling of the queries that have it."""
 REMOVED_MIN: Final = 1000
 """Removed queries for whose place everything else is moved."""
 
@@ -126,7 +128,10 @@ class Shelf:
         if is_time:
             self._chosen_at = self.documents
             self._chosen = Pool(np.int32)
-        weights = (self.seen + shares * BELIEVED) / (self.documents + BELIEVED)
+        # What many queries ask for is common, until documents say otherwise.
+        popularity = np.bincount(self.set_leaves.values, minlength=len(shares))
+        assumed = shares * (1 + POPULARITY * np.log2(1 + popularity))
+        weights = (self.seen + assumed * BELIEVED) / (self.documents + BELIEVED)
         sets = self.query_sets.values[len(self._chosen) :]
         chosen = np.empty(len(sets) - 1, np.int32)
         choose(sets, self.set_starts.values, self.set_leaves.values, weights, chosen)
