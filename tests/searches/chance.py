@@ -106,7 +106,9 @@ def words(random: Random, name: str | None) -> tree.Query:
     """A part about texts."""
     word = random.choice(WORDS)
     low, high = (random.choice([None, random.choice(WORDS)]) for _ in range(2))
-    pattern = random.choice(["*", "?*", "a*", "*a", "s?a*", "*t*r*", "??", "st*m"])
+    pattern = random.choice(
+        ["*", "?*", "a*", "*a", "s?a*", "*t*r*", "*tor*", "*rms", "s*torm*", "??", "st*m"]
+    )
     return random.choice(
         [
             lambda: tree.Term(name, word),

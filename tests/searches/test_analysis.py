@@ -7,7 +7,7 @@ import pytest
 
 from penstock.errors import SchemaError
 from penstock.searches.analysis import KEYWORD, Analyzer, Vocabulary
-from penstock.searches.cutting import WORD_CHARS_MAX, cut
+from penstock.searches.texts.cutting import WORD_CHARS_MAX, cut
 
 
 def terms(text: str, analyzer: Analyzer | None = None) -> list[str]:

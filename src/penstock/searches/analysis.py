@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from penstock.core.vectors import Vector
 from penstock.errors import SchemaError
-from penstock.searches.cutting import WORD_CHARS_MAX, Words, cut, whole
-from penstock.searches.stopwords import ELISIONS, LANGUAGES, STOP_WORDS
+from penstock.searches.texts.cutting import WORD_CHARS_MAX, Words, cut, whole
+from penstock.searches.texts.stopwords import ELISIONS, LANGUAGES, STOP_WORDS
 
 __all__ = ["KEYWORD", "Analyzer", "Terms", "Vocabulary", "language_of"]
 

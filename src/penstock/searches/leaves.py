@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from penstock.searches.patterns import Pattern
+from penstock.searches.texts.patterns import Pattern
 from penstock.searches.tree import Query
 
 __all__ = [

@@ -29,7 +29,8 @@ from penstock.searches.leaves import (
     share,
     tiles_around,
 )
-from penstock.searches.patterns import of_fuzzy, of_prefix, of_range, of_regex, of_wildcard
+from penstock.searches.texts.likeness import TEXT_CHARS_MAX
+from penstock.searches.texts.patterns import of_fuzzy, of_prefix, of_range, of_regex, of_wildcard
 
 __all__ = ["EARTH_RADIUS_METRES", "Compiler", "Op", "Program"]
 
@@ -319,7 +320,13 @@ class Compiler:
                     return self._present(
                         TermLeaf(field.name, normalized(text)), made, is_positive=is_positive
                     )
-                pattern = of_fuzzy(normalized(text), edits)
+                if len(text) > TEXT_CHARS_MAX:
+                    raise SearchError(
+                        f"expected at most {TEXT_CHARS_MAX} characters before '~'; found {text!r}"
+                        f" at character {query.at + 1}",
+                        query.at,
+                    )
+                pattern = of_fuzzy(normalized(text)[:TEXT_CHARS_MAX], edits)
             case tree.Regex(_, text, at):
                 try:
                     pattern = of_regex(text, normalized)

@@ -14,8 +14,8 @@ from typing import Any, Final
 import numpy as np
 
 from penstock.core.vectors import Vector
-from penstock.searches.kernels import by_group, choose
-from penstock.searches.moving import moved, used_leaves
+from penstock.searches.kernels.matching import by_group, choose
+from penstock.searches.kernels.moving import moved, used_leaves
 from penstock.searches.pools import Pool
 from penstock.searches.programs import Program
 

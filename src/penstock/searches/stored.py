@@ -20,7 +20,7 @@ from penstock.core.vectors import Vector
 from penstock.errors import SearchError
 from penstock.searches.fields import Fields
 from penstock.searches.highlights import highlighted
-from penstock.searches.kernels import by_group, found_words, matched
+from penstock.searches.kernels.matching import by_group, found_words, matched
 from penstock.searches.leaves import Leaf
 from penstock.searches.programs import Compiler
 from penstock.searches.registry import Registry, Vocabularies

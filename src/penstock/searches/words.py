@@ -10,11 +10,11 @@ import pyarrow as pa
 
 from penstock.core.vectors import Vector
 from penstock.searches.analysis import Terms, Vocabulary
-from penstock.searches.cutting import GAP
 from penstock.searches.fields import Values, flattened
-from penstock.searches.kernels import by_group, expanded
-from penstock.searches.patterns import Pattern, Patterns
+from penstock.searches.kernels.matching import by_group, expanded
 from penstock.searches.pools import Pool
+from penstock.searches.texts.cutting import GAP
+from penstock.searches.texts.patterns import Pattern, Patterns
 
 __all__ = ["Occurrences", "WordTable"]
 

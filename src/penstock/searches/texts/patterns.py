@@ -1,10 +1,9 @@
 """Prefixes, wildcards, regular expressions, fuzzy terms and ranges of texts: which terms they match.
 
 A pattern says what each of its terms begins with, or has inside, where it says that. So most terms are not
-compared: those with the beginning are found by it, and those with a text inside by one search through all
-terms, one behind another.
+compared: the others are found by joins (`likeness`).
 
-Source of fuzzy terms: the distance of Damerau and Levenshtein, restricted to one swap of neighbours (optimal
+Fuzzy terms: the distance of Damerau and Levenshtein, restricted to one swap of neighbours (optimal
 string alignment), as Lucene's automata have it.
 """
 
@@ -20,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.kernels import njit, types
+from penstock.searches.texts.likeness import GRAM, alike, having
 
 __all__ = ["Pattern", "Patterns", "of_fuzzy", "of_prefix", "of_range", "of_regex", "of_wildcard"]
 
@@ -28,8 +27,6 @@ _BEHIND_ALL: Final = "\U0010ffff"
 _QUANTIFIERS: Final = frozenset("*+?{")
 _CLASSES: Final = frozenset("dDwWsS")
 _NOT_HERE: Final = {"~": "complement", "&": "intersection", "<": "interval"}
-_I32 = types.Array(types.int32, 1, "C", readonly=True)
-_I64 = types.Array(types.int64, 1, "C", readonly=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +101,10 @@ includes_low=True, includes_high=True)
     parts.append(literal)
     made.append(re.escape(normalized(literal)))
     texts = [normalized(one) for one in parts if one is not None]
-    return Pattern(
-        prefix=texts[0], regex="(?s)" + "".join(made), inside=max(texts[1:] or [""], key=len)
-    )
+    inside = max(texts[1:], key=len)
+    if inside and made == ["", ".*", re.escape(inside), ".*", ""]:
+        return Pattern(inside=inside)
+    return Pattern(prefix=texts[0], regex="(?s)" + "".join(made), inside=inside)
 
 
 def of_regex(text: str, normalized: Callable[[str], str]) -> Pattern:
@@ -183,7 +181,7 @@ class Patterns:
         self._lengths: set[int] = set()
         self._inside: list[int] = []
         self._ranges: list[int] = []
-        self._fuzzy: list[int] = []
+        self._fuzzy: dict[int, list[int]] = {}
         self._all: list[int] = []
         self._patterns: dict[int, Pattern] = {}
 
@@ -196,11 +194,11 @@ class Patterns:
         if pattern.is_range:
             self._ranges.append(number)
         elif pattern.fuzzy:
-            self._fuzzy.append(number)
+            self._fuzzy.setdefault(pattern.edits, []).append(number)
         elif pattern.prefix:
             self._by_prefix.setdefault(pattern.prefix, []).append(number)
             self._lengths.add(len(pattern.prefix))
-        elif pattern.inside:
+        elif len(pattern.inside) >= GRAM:
             self._inside.append(number)
         else:
             self._all.append(number)
@@ -271,35 +269,21 @@ class Patterns:
         ]
 
     def _with_inside(self, terms: Sequence[str]) -> Iterator[tuple[int, list[int]]]:
-        """Of each other pattern with a text inside, the terms that have it."""
-        joined = "\n".join(terms)
-        ends = np.cumsum([len(one) + 1 for one in terms])
-        for number in self._inside:
-            inside = self._patterns[number].inside
-            found = []
-            at = joined.find(inside)
-            while at >= 0:
-                place = int(np.searchsorted(ends, at, "right"))
-                found.append(place)
-                at = joined.find(inside, int(ends[place]))
-            if found:
-                yield number, found
+        """Of each other pattern, the terms that have the text inside it."""
+        texts = [self._patterns[number].inside for number in self._inside]
+        if texts:
+            for which, among in _grouped(*having(terms, texts)):
+                yield self._inside[which], [i for i in among if texts[which] in terms[i]]
         for number in self._all:
-            yield number, list(range(len(terms)))
+            inside = self._patterns[number].inside
+            yield number, [i for i, term in enumerate(terms) if inside in term]
 
     def _alike(self, terms: Sequence[str]) -> Iterator[tuple[int, Sequence[int]]]:
-        texts, ends = _points(terms)
-        wanted, wanted_ends = _points([self._patterns[one].fuzzy for one in self._fuzzy])
-        edits = np.array([self._patterns[one].edits for one in self._fuzzy], np.int32)
-        room = 1024
-        while True:
-            out = np.empty((2, room), np.int32)
-            count = _pairs_alike(texts, ends, wanted, wanted_ends, edits, out[0], out[1])
-            if count <= room:
-                break
-            room = count
-        for number, places in _grouped(out[0, :count], out[1, :count]):
-            yield self._fuzzy[number], places
+        """Of each fuzzy pattern, the terms that are like it."""
+        for edits, numbers in self._fuzzy.items():
+            texts = [self._patterns[number].fuzzy for number in numbers]
+            for which, among in _grouped(*alike(terms, texts, edits)):
+                yield numbers[which], among
 
 
 def _grouped(numbers: Any, places: Any) -> Iterator[tuple[int, list[int]]]:
@@ -315,86 +299,3 @@ def _is_between(pattern: Pattern, term: str) -> bool:
     if low is not None and (term < low or (term == low and not pattern.includes_low)):
         return False
     return high is None or term < high or (term == high and pattern.includes_high)
-
-
-def _points(texts: Sequence[str]) -> tuple[Any, Any]:
-    """Code points of texts, and where each ends."""
-    ends = np.zeros(len(texts) + 1, np.int64)
-    np.cumsum([len(one) for one in texts], out=ends[1:])
-    joined = "".join(texts)
-    return np.frombuffer(joined.encode("utf-32-le"), np.int32), ends
-
-
-@njit(types.uint64(_I32, types.int64, types.int64), cache=True, nogil=True)
-def _letters(text: Any, begin: Any, end: Any) -> Any:
-    """A bit for each letter that a text has."""
-    mask = np.uint64(0)
-    for i in range(begin, end):
-        mask |= np.uint64(1) << np.uint64(text[i] & 63)
-    return mask
-
-
-@njit(types.int64(types.uint64), cache=True, nogil=True)
-def _bits(mask: Any) -> Any:
-    count = np.int64(0)
-    while mask != np.uint64(0):
-        mask &= mask - np.uint64(1)
-        count += 1
-    return count
-
-
-@njit(types.int64(_I32, types.int64, types.int64, _I32, types.int64, types.int64, types.int64,
-      types.int64[:, ::1]), cache=True, nogil=True)  # fmt: skip
-def _distance(a: Any, a0: Any, n: Any, b: Any, b0: Any, m: Any, most: Any, rows: Any) -> Any:
-    """How many edits make one text the other; `most + 1` if more than `most`."""
-    for j in range(m + 1):
-        rows[0, j] = j
-    for i in range(1, n + 1):
-        this, above, two_above = i % 3, (i - 1) % 3, (i - 2) % 3
-        rows[this, 0] = i
-        least = np.int64(i)
-        for j in range(1, m + 1):
-            cost = np.int64(0) if a[a0 + i - 1] == b[b0 + j - 1] else np.int64(1)
-            best = min(rows[above, j] + 1, rows[this, j - 1] + 1, rows[above, j - 1] + cost)
-            if (
-                i > 1
-                and j > 1
-                and a[a0 + i - 1] == b[b0 + j - 2]
-                and a[a0 + i - 2] == b[b0 + j - 1]
-            ):
-                best = min(best, rows[two_above, j - 2] + 1)
-            rows[this, j] = best
-            least = min(least, best)
-        if least > most + 1:
-            return most + 1
-    return rows[n % 3, m]
-
-
-@njit(types.int64(_I32, _I64, _I32, _I64, _I32, types.int32[::1], types.int32[::1]), cache=True,
-      nogil=True)  # fmt: skip
-def _pairs_alike(
-    texts: Any, ends: Any, wanted: Any, wanted_ends: Any, edits: Any, out_wanted: Any, out_text: Any
-) -> Any:
-    """All pairs of a wanted text and one like it; gives their number, which may exceed the room."""
-    longest = 0
-    masks = np.empty(len(ends) - 1, np.uint64)
-    for t in range(len(ends) - 1):
-        longest = max(longest, ends[t + 1] - ends[t])
-        masks[t] = _letters(texts, ends[t], ends[t + 1])
-    rows = np.empty((3, longest + 1), np.int64)
-    count = np.int64(0)
-    for w in range(len(wanted_ends) - 1):
-        begin = wanted_ends[w]
-        n = wanted_ends[w + 1] - begin
-        most = np.int64(edits[w])
-        mask = _letters(wanted, begin, begin + n)
-        for t in range(len(ends) - 1):
-            m = ends[t + 1] - ends[t]
-            if abs(m - n) > most or _bits(mask ^ masks[t]) > 2 * most:
-                continue
-            found = _distance(wanted, begin, n, texts, ends[t], m, most, rows)
-            if found <= most:
-                if count < len(out_wanted):
-                    out_wanted[count], out_text[count] = w, t
-                count += 1
-    return count

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from penstock.core.kernels import njit, types
-from penstock.searches.moving import size_of
+from penstock.searches.kernels.moving import size_of
 from penstock.searches.programs import EARTH_RADIUS_METRES, POSITIVE, REPEATS, Op
 
 __all__ = ["by_group", "choose", "expanded", "found_words", "matched"]

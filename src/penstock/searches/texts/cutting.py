@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock.core import vectors
 from penstock.core.kernels import njit, types
 from penstock.core.vectors import Vector
-from penstock.searches.characters import (
+from penstock.searches.texts.characters import (
     CJK,
     DIGIT,
     EMOJI,

@@ -1,0 +1,1 @@
+"""Kernels over stored programs: they are evaluated, and moved."""

@@ -1,0 +1,1 @@
+"""Texts to words, and patterns of words."""
