@@ -86,6 +86,8 @@ class Program:
 
     def referring(self, bounds: int, numbers: int) -> list[int]:
         """The code, with references that count from so many bounds and numbers before."""
+        if not self.bounds and not self.numbers:
+            return self.code
         code = list(self.code)
         at = 0
         while at < len(code):

@@ -135,7 +135,7 @@ class Shelf:
         sets = self.query_sets.values[len(self._chosen) :]
         chosen = np.empty(len(sets) - 1, np.int32)
         choose(sets, self.set_starts.values, self.set_leaves.values, weights, chosen)
-        self._chosen.extend(chosen)
+        self._chosen.replace(np.concatenate([self._chosen.values, chosen]))
         self._lists = self._listed(len(shares))
         return self._lists
 
