@@ -1,7 +1,8 @@
 """Which terms may match fuzzy patterns and patterns with a text inside: joins of sorted columns.
 
 A fuzzy term and one that is like it, by `k` edits, have a text in common: each becomes it by leaving out at
-most `k` characters (an insertion, deletion, replacement or swap of neighbours is one left out on either side). So the hashes of all such texts of both sides are joined, and distances are computed for what meets.
+most `k` characters (an insertion, deletion, replacement or swap of neighbours is one left out on either
+side). So the hashes of all such texts of both sides are joined, and distances are computed for what meets.
 Source: W. Garbe, *1000x Faster Spelling Correction*, 2012; T. Bocek et al., *Fast Similarity Search in Large
 Dictionaries*, 2007.
 
