@@ -8,7 +8,7 @@ A query without any set can't be found by leaves.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from math import asin, cos, degrees, radians, sin
 from typing import Final, Literal, TypeAlias
@@ -36,6 +36,8 @@ __all__ = ["EARTH_RADIUS_METRES", "Compiler", "Op", "Program"]
 
 SETS_MAX: Final = 8
 """Sets of leaves that a query keeps to choose from: the rarest, as far as that is known at first."""
+PHRASE_TERMS_MAX: Final = 1024
+"""Words of a phrase, as many as a query has parts: each is looked for wherever the phrase may begin."""
 CHOICES_MAX: Final = 4
 """Sets that a group of which some must match gives."""
 EARTH_RADIUS_METRES: Final = 6_371_008.7714
@@ -309,10 +311,13 @@ class Compiler:
     def _text(self, query: tree.Query, field: Field, made: Program, *, is_positive: bool) -> _Sets:
         normalized = field.analyzer.normalized
         match query:
-            case tree.Term(_, text, every):
-                return self._words(text, field, made, every=every, is_positive=is_positive)
-            case tree.Phrase(_, text, slop):
-                return self._phrases(text, slop, field, made, is_positive=is_positive)
+            case tree.Term(_, text, _, at):
+                sets = self._words(query, field, made, is_positive=is_positive)
+                phrase = tree.Phrase(None, text, at=at)
+                return self._or_synonyms(sets, phrase, field, made, is_positive=is_positive)
+            case tree.Phrase():
+                sets = self._phrase(query, field, made, is_positive=is_positive)
+                return self._or_synonyms(sets, query, field, made, is_positive=is_positive)
             case tree.Prefix(_, text):
                 pattern = of_prefix(normalized(text))
             case tree.Wildcard(_, text):
@@ -346,51 +351,39 @@ class Compiler:
                 raise AssertionError(query)
         return self._present(PatternLeaf(field.name, pattern), made, is_positive=is_positive)
 
-    def _words(
-        self, text: str, field: Field, made: Program, *, every: bool, is_positive: bool
-    ) -> _Sets:
-        """A word: one term, or several of which one or every must be there; or a synonym."""
-        vocabulary = self._vocabulary(field)
-        others = vocabulary.others(text) if field.analyzer.synonyms else []
-        terms = list(dict.fromkeys(term for term, _ in vocabulary.analyzed(text)))
+    def _words(self, query: tree.Term, field: Field, made: Program, *, is_positive: bool) -> _Sets:
+        """A word: one term, or several of which one or every must be there."""
+        terms = dict.fromkeys(term for term, _ in self._vocabulary(field).analyzed(query.text))
         found = [
             self._present(TermLeaf(field.name, one), made, is_positive=is_positive) for one in terms
         ]
-        sets: _Sets = _GONE
-        if every and len(found) > 1:
+        if query.every and len(found) > 1:
             made.code += [Op.BOOLEAN, len(found), 0, 0, 0]
-            sets = self._every_of(found)
-        elif found:
-            sets = self._one_of(found, made)
-        return self._or_synonyms(sets, others, 0, field, made, is_positive=is_positive)
-
-    def _phrases(
-        self, text: str, slop: int, field: Field, made: Program, *, is_positive: bool
-    ) -> _Sets:
-        """A phrase, or a synonym of it."""
-        sets = self._phrase(text, slop, field, made, is_positive=is_positive)
-        others = self._vocabulary(field).others(text) if field.analyzer.synonyms else []
-        return self._or_synonyms(sets, others, slop, field, made, is_positive=is_positive)
+            return self._every_of(found)
+        return self._one_of(found, made)
 
     def _or_synonyms(
-        self,
-        sets: _Sets,
-        others: list[str],
-        slop: int,
-        field: Field,
-        made: Program,
-        *,
-        is_positive: bool,
+        self, sets: _Sets, query: tree.Phrase, field: Field, made: Program, *, is_positive: bool
     ) -> _Sets:
-        for one in others:
-            other = self._phrase(one, slop, field, made, is_positive=is_positive)
-            sets = self._one_of([sets, other], made)
+        """A text that is compiled, or a synonym of it."""
+        if not field.analyzer.synonyms:
+            return sets
+        for text in self._vocabulary(field).others(query.text):
+            other = replace(query, text=text)
+            found = self._phrase(other, field, made, is_positive=is_positive)
+            sets = self._one_of([sets, found], made)
         return sets
 
     def _phrase(
-        self, text: str, slop: int, field: Field, made: Program, *, is_positive: bool
+        self, query: tree.Phrase, field: Field, made: Program, *, is_positive: bool
     ) -> _Sets:
-        terms = self._vocabulary(field).analyzed(text)
+        terms = self._vocabulary(field).analyzed(query.text)
+        if len(terms) > PHRASE_TERMS_MAX:
+            raise SearchError(
+                f"expected a phrase of at most {PHRASE_TERMS_MAX} words; found {len(terms)}"
+                f" at character {query.at + 1}",
+                query.at,
+            )
         if len(terms) < 2:
             for term, _ in terms:
                 return self._present(TermLeaf(field.name, term), made, is_positive=is_positive)
@@ -398,7 +391,12 @@ class Compiler:
         leaves = [self._number(TermLeaf(field.name, term)) for term, _ in terms]
         first = terms[0][1]
         repeats = len(set(leaves)) < len(leaves)
-        made.code += [Op.PHRASE, len(leaves), slop, REPEATS * repeats | POSITIVE * is_positive]
+        made.code += [
+            Op.PHRASE,
+            len(leaves),
+            query.slop,
+            REPEATS * repeats | POSITIVE * is_positive,
+        ]
         for leaf, (_, position) in zip(leaves, terms, strict=True):
             made.code += [leaf, position - first]
         return [[one] for one in dict.fromkeys(leaves)]

@@ -114,7 +114,12 @@ def _phrase(
     frequency = 0.0
     heads = np.empty(count, np.int32)
     words = np.empty(count, np.int32)
-    taken = np.empty(count, np.int64)
+    before = np.full(count, -1, np.int32)  # of a term, where it is in the phrase before
+    if repeats:
+        for i in range(count):
+            for j in range(i):
+                if code[at + 2 * j] == code[at + 2 * i]:
+                    before[i] = j
     last_begin = np.int64(-(2**62))
     for i in range(count):
         heads[i] = first[code[at + 2 * i]]
@@ -132,21 +137,16 @@ def _phrase(
         farthest = begin
         fits = True
         for i in range(count):
-            leaf = code[at + 2 * i]
             offset = code[at + 2 * i + 1]
             token = heads[i]
-            if repeats:
-                least = begin + offset
-                for j in range(i):
-                    if code[at + 2 * j] == leaf:
-                        least = max(least, taken[j] + 1)
-                while token >= 0 and position[token] < least:
-                    token = following[token]
+            if before[i] >= 0:
+                taken = words[before[i]]
+                if token >= 0 and position[token] <= position[taken]:
+                    token = following[taken]
             if token < 0 or position[token] - offset > begin + slop:
                 fits = False
                 break
             words[i] = token
-            taken[i] = position[token]
             farthest = max(farthest, np.int64(position[token] - offset))
         if fits:
             frequency += 1.0 / (1.0 + (farthest - begin))
