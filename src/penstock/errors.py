@@ -99,7 +99,7 @@ class SearchError(UserError):
         at: where in its text, from 0.
     """
 
-    def __init__(self, message: str, at: int) -> None:
+    def __init__(self, message: str, at: int = 0) -> None:
         super().__init__(message)
         self.at = at
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from random import Random
 
 import pytest
@@ -149,3 +150,9 @@ def test_any_text_is_read_or_refused() -> None:
         assert found is None or parse(text) == found
     assert places
     assert all(0 <= one <= 12 for one in places)
+
+
+def test_an_error_keeps_its_place_between_processes() -> None:
+    """What a worker raises is what its caller gets."""
+    found = pickle.loads(pickle.dumps(SearchError("expected a word", 7)))
+    assert (str(found), found.at) == ("expected a word", 7)
