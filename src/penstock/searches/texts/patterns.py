@@ -10,7 +10,7 @@ string alignment), as Lucene's automata have it.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -230,9 +230,11 @@ class Patterns:
             texts = pa.array([terms[i] for i in among], pa.string())
             fits: Any = pc.match_substring_regex(texts, pattern=_whole(regex))
             yield number, [i for i, fit in zip(among, fits.to_pylist(), strict=True) if fit]
-        for number in self._ranges:
-            pattern = self._patterns[number]
-            yield number, [i for i, one in enumerate(terms) if _is_between(pattern, one)]
+        if self._ranges:
+            order = sorted(range(len(terms)), key=terms.__getitem__)
+            in_order = [terms[i] for i in order]
+            for number in self._ranges:
+                yield number, order[_between(self._patterns[number], in_order)]
         if self._fuzzy:
             yield from self._alike(terms)
 
@@ -294,8 +296,13 @@ def _grouped(numbers: Any, places: Any) -> Iterator[tuple[int, list[int]]]:
             yield int(numbers[begin]), places[begin:end].tolist()
 
 
-def _is_between(pattern: Pattern, term: str) -> bool:
-    low, high = pattern.low, pattern.high
-    if low is not None and (term < low or (term == low and not pattern.includes_low)):
-        return False
-    return high is None or term < high or (term == high and pattern.includes_high)
+def _between(pattern: Pattern, terms: Sequence[str]) -> slice:
+    """The stretch of sorted terms that a range has."""
+    low, high = 0, len(terms)
+    if pattern.low is not None:
+        find = bisect_left if pattern.includes_low else bisect_right
+        low = find(terms, pattern.low)
+    if pattern.high is not None:
+        find = bisect_right if pattern.includes_high else bisect_left
+        high = find(terms, pattern.high)
+    return slice(low, max(low, high))
