@@ -217,7 +217,10 @@ def test_the_guide_to_deploying_has_a_program() -> None:
     assert view.name == "per_minute"
 
 
-GUIDES = ("pipelines", "formats", "time", "windows", "joins", "registry", "testing", "upgrading")
+GUIDES = (
+    *("pipelines", "formats", "time", "windows", "joins", "searches", "registry", "testing"),
+    "upgrading",
+)
 
 
 def examples(guide: str) -> list[ParameterSet]:

@@ -38,6 +38,7 @@ _PUBLIC = {
     ),
     "penstock.history": ("History",),
     "penstock.queue": ("Queue",),
+    "penstock.searches.analysis": ("Analyzer",),
 }
 """Public names by where they are; `scripts/reference.py` writes `__init__.pyi`, for type checkers."""
 _HOMES = {name: home for home, names in _PUBLIC.items() for name in names}

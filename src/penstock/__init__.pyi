@@ -47,5 +47,6 @@ from penstock.flow import tumbling as tumbling
 from penstock.flow import variance as variance
 from penstock.history import History as History
 from penstock.queue import Queue as Queue
+from penstock.searches.analysis import Analyzer as Analyzer
 
 __version__: str

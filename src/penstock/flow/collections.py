@@ -33,7 +33,7 @@ from penstock.flow.checks import (
     check_written,
 )
 from penstock.flow.comparison import compared
-from penstock.flow.enrichment import AsOf, enrich
+from penstock.flow.enrichment import AsOf, Percolates, enrich
 from penstock.flow.graph import (
     Emission,
     Node,
@@ -84,7 +84,7 @@ class Owner(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Collection:
+class Collection(Percolates):
     """Rows with a schema: what streams and tables have in common."""
 
     flow: Owner = field(repr=False)

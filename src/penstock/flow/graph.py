@@ -31,8 +31,9 @@ from penstock.formats.changelog import ChangelogFormat
 from penstock.formats.lines import LineFormat
 from penstock.formats.registered import Encoded
 from penstock.ops import Operator
+from penstock.ops.codec import written_fields
 from penstock.ops.keyed.process import Process
-from penstock.ops.rows import MapBatches, RowOperator, Select, Unnest, Where
+from penstock.ops.rows import MapBatches, Readable, RowOperator, Select, Unnest, Where
 from penstock.ops.spec import WINDOW_START
 
 __all__ = [
@@ -152,6 +153,8 @@ class RowStep:
                 what = f"map {name} {schema.text}"
             case Unnest(column=column, name=name):
                 what = f"unnest {column!r} AS {name!r}"
+            case Readable(column=column, fields=fields, meaning=meaning):
+                what = f"readable {column!r} {written_fields(fields)} {meaning}"
             case other:
                 what = repr(other)
         return _digest("rows", self.parent.identity, what)
@@ -463,7 +466,7 @@ def candidate_keys(node: Node) -> list[Key]:
                 for key in candidate_keys(node.parent)
             ]
             return [key for key in keys if all(key)]
-        case RowStep(operator=Where()) | Closed():
+        case RowStep(operator=Where() | Readable()) | Closed():
             return candidate_keys(node.inputs[0])
         case _:
             return []

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -28,9 +28,13 @@ from penstock.expr.failing import UNEXPLAINED, why
 from penstock.expr.typed import cast_given
 from penstock.expr.values import tried, values
 
+if TYPE_CHECKING:
+    from penstock.searches.fields import Fields
+
 __all__ = [
     "Explanations",
     "MapBatches",
+    "Readable",
     "Refused",
     "RowOperator",
     "Select",
@@ -190,6 +194,37 @@ class MapBatches:
                 f"expected map_batches({_title(self.function)}) to give {self.schema.text}; found "
                 f"{out.schema.to_string(show_schema_metadata=False)!r}: {error}"
             ) from None
+
+
+@dataclass(frozen=True)
+class Readable:
+    """Keeps the rows whose search can be read, and those that have none.
+
+    Attributes:
+        column: the search.
+        fields: of documents, which it may name.
+        meaning: see `penstock.searches.fields.MEANING`.
+    """
+
+    column: str
+    fields: Fields
+    meaning: int
+
+    def apply(self, rows: pa.Table, explanations: Explanations) -> tuple[pa.Table, list[Refused]]:  # noqa: ARG002
+        """The rows that are kept, and the others with what can't be read and where."""
+        from penstock.searches.stored import Stored  # by programs that have searches alone
+
+        texts = vectors.contiguous(rows.column(self.column))
+        there = np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False))
+        _, refused = Stored(self.fields).add(texts.drop_null().to_pylist())
+        if not refused:
+            return rows, []
+        at = there[[one.row for one in refused]]
+        keep = np.ones(len(rows), np.bool_)
+        keep[at] = False
+        reasons = pa.array([f"{self.column}: {one.reason}" for one in refused], pa.string())
+        bad = Refused(rows.take(vectors.from_int64(at)), reasons, reasons)
+        return rows.filter(pa.array(keep)), [bad]
 
 
 def _named_times(column: Any) -> np.ndarray | None:

@@ -17,8 +17,10 @@ from penstock.errors import SchemaError
 from penstock.searches.analysis import Analyzer
 from penstock.searches.bounds import is_ordered
 
-__all__ = ["Field", "Fields", "Kind", "Values", "coordinates", "flattened"]
+__all__ = ["MEANING", "Field", "Fields", "Kind", "Values", "coordinates", "flattened"]
 
+MEANING: Final = 1
+"""Rises when queries match other documents than before: what was kept of matches is then made anew."""
 _LATITUDE: Final = ("lat", "latitude")
 _LONGITUDE: Final = ("lon", "lng", "longitude")
 

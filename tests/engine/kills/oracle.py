@@ -78,6 +78,15 @@ QUERIES: Final = {
         SELECT page, count(*) AS users, max(n) AS most
         FROM (SELECT page, user, count(*) AS n FROM good GROUP BY ALL) GROUP BY page
     """,
+    "found": """
+        WITH documents AS (SELECT page, count(*) AS n FROM good GROUP BY page),
+        searches AS (
+            SELECT page AS topic, v AS least, count(*) AS times FROM good
+            WHERE v BETWEEN 0 AND 39 GROUP BY ALL
+        )
+        SELECT least, count(*) AS documents, sum(times)::BIGINT AS times
+        FROM documents JOIN searches ON topic = page AND n >= least GROUP BY least
+    """,
     "joined": """SELECT user, sum(v)::BIGINT AS total FROM good GROUP BY user""",
 }
 """By view. Times are in milliseconds since 1970."""

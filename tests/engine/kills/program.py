@@ -57,6 +57,7 @@ def pipeline(name: str, directory: str, address: str, which: str = "whole") -> p
         add_pairs(app, events, name)
         add_visits(app, events, name)
         add_hostile(app, events, name)
+        add_found(app, events)
     add_prices(app, events, name)
     totals = events.group_by("user").agg(total=ps.sum("v"))
     kinds = events.deduplicate("user", "page", within="5 seconds").group_by("user")
@@ -104,6 +105,17 @@ def add_hostile(app: ps.App, events: ps.Stream, name: str) -> None:
     columns = "user STRING, page STRING, v BIGINT, at TIMESTAMP"
     picked = events.where("v % 250 = 7").map_batches(picky, columns)
     picked.to(f"{name}-picked", partitions=2)
+
+
+def add_found(app: ps.App, events: ps.Stream) -> None:
+    """Stored searches over documents, both of which change."""
+    asked = events.where("v BETWEEN 0 AND 39").group_by("page", "v").agg(times=ps.count())
+    searches = asked.select(
+        "times", topic="page", least="v", search="'+page:\"' || page || '\" +n:>=' || v"
+    )
+    documents = events.group_by("page").agg(n=ps.count())
+    found = documents.percolate(searches, query="search", text="page")
+    app.view("found", found.group_by("least").agg(documents=ps.count(), times=ps.sum("times")))
 
 
 def picky(rows: pa.Table) -> pa.Table:

@@ -10,19 +10,24 @@ from penstock.engine.physical import Physical, Placed
 from penstock.engine.record.values import Json
 from penstock.engine.record.version import Version
 from penstock.flow.graph import OutputNode, RowStep, Source
-from penstock.ops.rows import MapBatches, Select, Unnest, Where
+from penstock.ops.rows import MapBatches, Readable, Select, Unnest, Where
 from penstock.state.sizes import state_size
 
 __all__ = ["Labels"]
 
 _SHOWN_ELSEWHERE: Final = frozenset(
     {
+        "by",
+        "columns",
         "computed",
+        "documents",
         "given",
         "is_timed",
         "kind",
         "input",
         "left",
+        "meaning",
+        "queries",
         "right",
         "stream",
         "table",
@@ -119,6 +124,8 @@ class Labels:
                 return f"map_batches {name}"
             case Unnest(column=column, name=name):
                 return f"unnest {column}" + (f" as {name}" if name != column else "")
+            case Readable(column=column):
+                return f"searches that can be read: {column}"
             case other:
                 return repr(other)
 
@@ -176,6 +183,8 @@ def _value(name: str, value: Any) -> str:
         return ""
     if name == "order":
         return ", ".join(_order(*one) for one in value)
+    if name == "fields":
+        return _fields(value)
     if name == "functions":
         return ", ".join(map(_function, value))
     if isinstance(value, list):
@@ -187,6 +196,14 @@ def _value(name: str, value: Any) -> str:
 
 def _order(column: str, descending: bool, nulls_first: bool = False) -> str:  # noqa: FBT001, FBT002 - a spec's
     return column + " DESC" * descending + " NULLS FIRST" * nulls_first
+
+
+def _fields(value: Json) -> str:
+    """Which fields of documents a stored search looks in, and how."""
+    found = ", ".join(value["defaults"])
+    if value["analyzer"]["language"] is not None:
+        found += f" in {value['analyzer']['language']}"
+    return found + (" for all terms" if value["operator"] == "AND" else "")
 
 
 def _function(one: Json) -> str:

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pyarrow.types import is_integer, is_temporal
 
 from penstock.flow.algebra.stateful import stateful
 from penstock.flow.graph import (
@@ -17,6 +20,7 @@ from penstock.flow.graph import (
     Source,
     Stateful,
     candidate_keys,
+    keys_of,
     retracts,
     row_key,
 )
@@ -25,8 +29,21 @@ from penstock.ops.joins.interval_join import IntervalJoin
 from penstock.ops.joins.stream_table_join import StreamTableJoin
 from penstock.ops.joins.table_join import How, TableJoin
 from penstock.ops.joins.temporal_join import TemporalJoin
+from penstock.ops.rows import Readable
 
-__all__ = ["Pairs", "as_of", "changes_of", "join", "join_key", "latest", "near"]
+if TYPE_CHECKING:
+    from penstock.searches.fields import Fields
+
+__all__ = [
+    "Pairs",
+    "as_of",
+    "changes_of",
+    "join",
+    "join_key",
+    "latest",
+    "near",
+    "percolate",
+]
 
 Pairs = Sequence[tuple[str, str]]
 """Columns of one type that are equal: the left node's name, the right one's."""
@@ -88,6 +105,57 @@ def as_of(stream: Node, table: Node, on: Pairs, how: HowEnriched) -> Stateful:
     """
     operator = TemporalJoin(how, stream.schema.arrow, table.schema.arrow, tuple(on))
     return stateful(operator, stream, changes_of(table))
+
+
+def percolate(
+    documents: Node,
+    queries: Node,
+    query: str,
+    columns: Sequence[str],
+    fields: Fields,
+    *,
+    kept: bool,
+    said: Mapping[str, str] | None = None,
+) -> Stateful:
+    """Documents with the searches that they match. Searches that can't be read are left out before.
+
+    Args:
+        documents: a node.
+        queries: another one; none of its columns has a name of the documents'.
+        query: the column of these that is a search.
+        columns: of documents, of which the fields are made.
+        fields: these columns, as searches name them.
+        kept: whether documents are a table's; else they meet the searches of their batch, once.
+        said: what is said of a match (`score`, `terms`, `highlights`), and the column's name.
+    """
+    from penstock.ops.joins.percolate import Percolate  # by programs that have searches alone
+    from penstock.searches.fields import MEANING
+
+    asked = said or {}
+    readable = RowStep(queries, Readable(query, fields, MEANING), queries.schema)
+    key, single = join_key(documents, readable, (), "inner", named={})
+    operator = Percolate(
+        documents=documents.schema.arrow,
+        queries=queries.schema.arrow,
+        query=query,
+        columns=tuple(columns),
+        fields=fields,
+        by=_placed(documents),
+        kept=kept,
+        meaning=MEANING,
+        keys=key if kept else keys_of(documents),
+        score=asked.get("score"),
+        terms=asked.get("terms"),
+        highlights=asked.get("highlights"),
+    )
+    return stateful(operator, documents, readable, single=kept and single)
+
+
+def _placed(documents: Node) -> tuple[str, ...]:
+    """What says where a document is looked for: its key; or numbers and times, which are short; or all."""
+    found = row_key(documents) if retracts(documents) else keys_of(documents)
+    short = (f.name for f in documents.schema if is_integer(f.type) or is_temporal(f.type))
+    return found or tuple(short) or documents.schema.names
 
 
 def changes_of(table: Node) -> Node:
