@@ -32,6 +32,7 @@ from penstock.sql.rules.products import check_product
 from penstock.sql.rules.temporal import filtered, is_temporal
 from penstock.sql.rules.unnesting import beside
 from penstock.sql.scope import Answer, Carry, Environment, Named, Scope, carried, joined_back
+from penstock.sql.searches.conditions import check_none, documents_in, searched
 from penstock.sql.trees import (
     AsValue,
     Name,
@@ -84,6 +85,7 @@ class From:
     waiting: list[Scope] = field(default_factory=list)
     pool: list[exp.Expr] = field(default_factory=list)  # conditions that aren't applied yet
     asking: list[exp.Expr] = field(default_factory=list)  # likewise, with subqueries
+    searched: frozenset[str] = frozenset()  # tables all of whose columns are fields of documents
 
     def build(self, where: Sequence[exp.Expr]) -> Scope:
         """The rows.
@@ -97,6 +99,7 @@ class From:
         joins = self.select.args.get("joins") or []
         sources = [first.this, *(join.this for join in joins)]
         self.names = self._named([part for source in sources for part in parts_of(source)])
+        self.searched = documents_in([*where, *(join.args.get("on") for join in joins)])
         sides = {(join.side or "").upper() for join in joins}
         held = list(where) if sides & {"RIGHT", "FULL"} else []
         self.pool += [] if held else where
@@ -126,6 +129,7 @@ class From:
         # Those without columns, or with columns that aren't here.
         for one in self.asking:
             self.current = self.subqueries.restricted(self.current, one)
+        check_none(self.pool)
         return filtered(self.current, self.pool, self.env.clocks)
 
     def _of_nothing(self, where: Sequence[exp.Expr]) -> Scope:
@@ -211,6 +215,10 @@ class From:
         names: dict[Name, str] = {
             (of, n): made for (of, n), made in self.names.items() if of == alias
         }
+        for name, column in named.columns.items() if alias in self.searched else ():
+            if name not in made_of:
+                names[alias, name] = f"{alias}.{name}"
+                wanted[f"{alias}.{name}"] = column
         if not wanted:
             whole = Scope(named.rows, {})
             wanted = {f"{alias}.{whole.some_column()}": whole.some_column()}
@@ -307,6 +315,9 @@ class From:
     def _flush(self) -> None:
         """Joins what waits."""
         self.waiting = [self._restricted(scope) for scope in self.waiting]
+        first = [] if self.current is None else [_alone(self.current)]
+        found_, self.pool = searched([*first, *self.waiting], self.pool, self.names)
+        self.current, self.waiting = (found_[0] if first else None), found_[len(first) :]
         found = by_size(self.current, self.waiting, self.pool, self.env.sizes)
         same = None if found is None else Same()
         if found is not None:

@@ -32,6 +32,7 @@ from penstock.sql.rules.temporal import clocks_of, with_bounds, without_bounds
 from penstock.sql.rules.unnesting import with_json_each, with_series
 from penstock.sql.rules.unsupported import check_supported
 from penstock.sql.scope import Environment, Named, NamedTables, Sizes
+from penstock.sql.searches.conditions import without_searches
 from penstock.sql.tables import with_named_columns, with_rows, with_windows
 from penstock.sql.text import foreign
 from penstock.sql.text.wording import syntax_refusal
@@ -97,7 +98,7 @@ def _rows(
     tree, env = _rewritten(tree, kinds, env)
     named = tables_of(tree)
     env = replace(env, clocks=clocks_of(named, env))
-    text = tree.sql(dialect="duckdb")
+    text = (without_searches(tree) if exp.Anonymous in kinds else tree).sql(dialect="duckdb")
     lasting = without_bounds(tree)
     check_query_pure(connection(), text if lasting is tree else lasting.sql(dialect="duckdb"))
     read = {name: env.tables[name] for name in named if name in env.tables}

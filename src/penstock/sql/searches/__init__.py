@@ -1,0 +1,1 @@
+"""Stored searches in SQL: `matches(…)` as a condition of a join."""
