@@ -204,3 +204,34 @@ def test_searches() -> None:
     ]
     assert sorted(searches) == unanswered
     assert not run.dead_letters()
+
+
+def test_press() -> None:
+    """Each person is notified once of an article that searches of his match while they are saved."""
+    run = ps.testing.run(load(example("press")).pipeline())
+    saved = [
+        ("ann", "floods", "+title:rhine flood*"),
+        ("ann", "storms", "storm"),
+        ("bob", "x", "(a"),
+    ]
+    for person, name, search in saved:
+        run.send("searches", person=person, name=name, search=search)
+    articles = [
+        ("a1", "The Rhine", "Flooded again, after the storms", "09:00:00"),
+        ("a1", "The Rhine", "Flooded again, after the storm", "09:30:00"),
+        ("a2", "The Moselle", "Floods", "09:31:00"),
+    ]
+    for article, title, text, at in articles:
+        run.send("articles", article=article, title=title, text=text, at=at)
+    run.settle()
+    run.send("searches", person="ann", name="storms", search="nothing")
+    run.send("searches", person="bob", name="x", search="a")
+    run.settle()
+    run.restart()
+    run.send("articles", article="a3", title="Storm", text=None, at="09:32:00")
+    told = [orjson.loads(record.value or b"") for record in run.topic("told")]
+    assert [(row["person"], row["article"]) for row in told] == [("ann", "a1")]
+    assert set(told[0]["terms"]) & {"rhine", "flood", "storm"}
+    counts = {(row["person"], row["name"]): row["articles"] for row in run.view("hits").rows()}
+    assert counts == {("ann", "floods"): 1, ("ann", "storms"): 1}
+    assert [orjson.loads(letter.value or b"")["person"] for letter in run.dead_letters()] == ["bob"]

@@ -29,6 +29,21 @@ DATA = os.environ.get("PENSTOCK_DATA")
 FLIGHTS = "us_flights_2015-01.csv.gz"
 LOG = "apache_access_elastic_10k.log.gz"
 METRICS = "nab_metrics.csv.gz"
+EDITS = "wikipedia_edits_2015-09-12_sampled.jsonl.gz"
+CJK = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}"
+BETWEEN = r"[^\p{L}\p{N}_]"
+PAIR = rf"(^|{BETWEEN}|[{CJK}])11{BETWEEN}*[^\p{{L}}\p{{N}}_.,;]{BETWEEN}*2015($|{BETWEEN}|[{CJK}])"
+SEARCHES = {
+    "year": ("title:2015", "titles LIKE '% 2015 %'"),
+    "years": ("title:2014 text:2016", "titles LIKE '% 2014 %' OR texts LIKE '% 2016 %'"),
+    "long": ("length:[2000 TO *]", "length >= 2000"),
+    "short": ("+title:2015 -length:>100", "titles LIKE '% 2015 %' AND (length > 100) IS NOT TRUE"),
+    "day": (
+        '+"11 2015" +length:>0',
+        f"length > 0 AND regexp_matches(concat(title, ' - ', text), '{PAIR}')",
+    ),
+}
+"""Saved searches, and the same as conditions in DuckDB: of numbers alone, which have no stems."""
 AIRPORTS = {"ATL": 0, "LAX": -180, "ORD": -60, "DEN": -120}
 COLUMNS = (
     *("YEAR", "MONTH", "DAY", "AIRLINE", "TAIL_NUMBER", "ORIGIN_AIRPORT", "DESTINATION_AIRPORT"),
@@ -246,3 +261,30 @@ def differences(
     assert database.execute("SELECT count(*) FROM wanted").fetchall()[0][0] > 0
     both = f"({one} EXCEPT ALL {other}) UNION ALL ({other} EXCEPT ALL {one})"
     return database.execute(f"SELECT * FROM ({both}) ORDER BY ALL LIMIT 6").fetchall()
+
+
+@pytest.mark.slow
+def test_press(database: duckdb.DuckDBPyConnection) -> None:
+    """Of a day of Wikipedia's edits, those are found that conditions in SQL find."""
+    program = load(example("press"))
+    with gzip.open(real(EDITS)) as file:
+        rows = list(program.records(file))
+    run = ps.testing.run(program.pipeline())
+    for name, (search, _) in SEARCHES.items():
+        run.send("searches", person=name, name=name, search=search)
+    for start in range(0, len(rows), 10_000):
+        for row in rows[start : start + 10_000]:
+            run.send_raw("articles", orjson.dumps(row))
+        run.settle()
+    assert run.dead_letters() == []
+    database.register("lines", pa.Table.from_pylist(rows))
+    words = rf"concat(' ', regexp_replace(lower(%s), '[^\p{{L}}\p{{N}}]+|[{CJK}]', ' ', 'g'), ' ')"
+    database.execute(f"""CREATE TABLE cut AS
+        SELECT *, {words % "title"} AS titles, {words % "text"} AS texts FROM lines""")
+    found = {row["name"]: row["articles"] for row in run.view("hits").rows()}
+    for name, (_, condition) in SEARCHES.items():
+        [(wanted,)] = database.sql(
+            f"SELECT count(DISTINCT article) FROM cut WHERE {condition}"
+        ).fetchall()
+        assert (name, found.get(name, 0)) == (name, wanted)
+        assert wanted > 3, name

@@ -181,7 +181,7 @@ def test_figures_have_room_on_the_page() -> None:
         )
 
 
-EXAMPLES = ("anomalies", "flights", "machine", "searches", "timelines", "visits", "weblog")
+EXAMPLES = ("anomalies", "flights", "machine", "press", "searches", "timelines", "visits", "weblog")
 SVG = "{http://www.w3.org/2000/svg}"
 
 
