@@ -19,13 +19,14 @@ CACHE = HERE / ".cache"
 STAMP = ".complete"
 FETCH_HINT = "run `python benchmarks/peers/fetch.py`"
 
-JAR_PEERS = ("kafka", "spark", "flink", "iceberg", "debezium", "opensearch", "registry")
+JAR_PEERS = ("kafka", "spark", "flink", "iceberg", "debezium", "lucene", "opensearch", "registry")
 JAVA_MAJORS = {
     "kafka": range(17, 26),  # Kafka 4's brokers need 17
     "spark": range(17, 26),  # Spark 4's floor is 17
     "flink": range(11, 22),  # Flink 2 is built for 11, 17 and 21
     "iceberg": range(17, 22),  # Spark 4.1 is built for 17 and 21
     "debezium": range(17, 26),  # Debezium 3's floor is 17
+    "lucene": range(11, 26),  # Lucene 9's floor is 11; the program is a source file
     "opensearch": range(17, 26),  # OpenSearch 2 runs on 11 and newer; its launcher is a source file
     "registry": range(17, 26),
 }

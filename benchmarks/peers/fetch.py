@@ -1,6 +1,7 @@
 """Fetches what only benchmarks and peer tests need, into `benchmarks/peers/.cache/`.
 
-    python benchmarks/peers/fetch.py [kafka] [spark] [flink] [iceberg] [debezium] [opensearch] [registry]
+    python benchmarks/peers/fetch.py [kafka] [spark] [flink] [iceberg] [debezium] [lucene] [opensearch]
+                                     [registry]
 
 Jars come from Maven Central through `mvn` and the poms beside this file; Flink itself, and the Spark
 that Iceberg is built for, come with pip, in environments of their own. What is there already is left
@@ -33,6 +34,7 @@ from cache import (
 TRANSITIVE = {
     "kafka",
     "debezium",
+    "lucene",
     "opensearch",
 }  # Spark brings the rest itself; Flink's connector is one self-contained jar
 LAST_LINES = 15  # of a failed command's output, shown with the error
