@@ -236,8 +236,12 @@ def _text(value: Any) -> str:
             return value.content()
         case _Type():
             return value.text
+        case tuple():  # of types, as `types.Tuple` takes them
+            return f"({','.join(map(_text, value))})"
     return text_of(value)
 
 
 def _loaded(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_loaded, value))
     return value.load() if isinstance(value, _Type) else value
