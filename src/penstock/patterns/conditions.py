@@ -42,7 +42,7 @@ __all__ = ["Code", "Condition", "Conditions", "Update"]
 HERE: Final = 0
 """Part a at the row."""
 AT: Final = 1
-"""Part a at the row that register b has."""
+"""Part a at the row that register b has; below 0 it is that of no row, which is the last one."""
 CONSTANT: Final = 2
 """The number a; b = 1: NULL."""
 COUNT: Final = 3
@@ -276,6 +276,7 @@ class _Compiler:
         if base is None:
             self._emit(HERE, leaf)
         else:
+            self.leaves.of_nothing = True
             self._emit(AT, leaf, self._row_register(base))
         return self._typed(self.leaves.expressions[leaf].type)
 

@@ -18,10 +18,11 @@ from penstock.core import vectors
 from penstock.core.schema import Field, Schema
 from penstock.core.vectors import Vector, from_int64
 from penstock.expr.expression import Expression, compile_expression
-from penstock.expr.values import tried
+from penstock.expr.duck import EvaluationError
+from penstock.expr.values import Tried, tried, values
 from penstock.patterns.expressions import Place
 
-__all__ = ["Computed", "Kind", "Leaves", "kind_of", "shifted", "taken"]
+__all__ = ["Computed", "Kind", "Leaves", "computed", "kind_of", "shifted", "taken"]
 
 Kind = Literal[
     "bool", "int", "float", "decimal", "time", "date", "interval", "text", "other", "null"
@@ -55,7 +56,7 @@ class Computed:
 
     Attributes:
         numbers: int64[parts, rows]; a double is its bits.
-        valid: bool[parts, rows].
+        valid: bool[parts, rows]; both have one more for no row, if parts are computed of that.
         failed: bool[rows]: where one couldn't be computed, and is NULL; None: nowhere.
         constants: int64[...]: the codes of constant texts, in the order in which they were added.
     """
@@ -75,12 +76,15 @@ class Leaves:
         expressions: of the parts, over its columns and shifted ones.
         places: of each column that is shifted, by its name: which column, and how far.
         texts: constant texts that are compared with parts.
+        of_nothing: whether parts are computed of a further row as well, which is NULL: what expressions give of a
+            variable that no row is.
     """
 
     schema: Schema
     expressions: list[Expression] = field(default_factory=list)
     places: dict[str, tuple[str, int]] = field(default_factory=dict)
     texts: list[str] = field(default_factory=list)
+    of_nothing: bool = False
 
     def column(self, column: str, shift: int) -> str:
         """The name of a column, shifted."""
@@ -129,14 +133,20 @@ class Leaves:
             rows: sorted by partition.
             starts: the first row of each partition, and the end of the last one.
         """
-        count = len(rows)
+        used = {name for one in self.expressions for name in one.columns}
+        columns = {name: rows.column(name) for name in rows.column_names if name in used}
         for name, (column, shift) in self.places.items():
-            rows = rows.append_column(name, shifted(rows.column(column), starts, shift))
+            columns[name] = shifted(rows.column(column), starts, shift)
+        count = len(rows)
+        if self.of_nothing:
+            count += 1
+            columns = {name: _with_null(column) for name, column in columns.items()}
+        rows = pa.table(columns) if columns else pa.table({"": pa.nulls(count)})
         numbers = np.zeros((len(self.expressions), count), np.int64)
         valid = np.ones((len(self.expressions), count), np.bool_)
         failed: Vector | None = None
         texts: list[tuple[int, pa.Array]] = []
-        for i, found in enumerate(tried(self.expressions, rows)):
+        for i, found in enumerate(computed(self.expressions, rows)):
             column = vectors.contiguous(found.column)
             if found.failed is not None:
                 failed = found.failed if failed is None else failed | found.failed
@@ -153,6 +163,20 @@ class Leaves:
                 numbers[i] = vectors.codes(column)
         constants = _rank(texts, self.texts, numbers)
         return Computed(numbers, valid, failed, constants)
+
+
+def computed(expressions: list[Expression], rows: pa.Table) -> list[Tried]:
+    """The values of expressions: together, unless one fails for some row."""
+    try:
+        return [Tried(one, None) for one in values(expressions, rows)]
+    except EvaluationError:
+        return tried(expressions, rows)
+
+
+def _with_null(column: Any) -> Any:
+    """The column, and NULL behind it."""
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    return pa.chunked_array([*chunks, pa.nulls(1, column.type)], column.type).combine_chunks()
 
 
 _NO_CONSTANTS: Final = np.zeros(0, np.int64)

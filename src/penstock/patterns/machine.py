@@ -196,8 +196,10 @@ def true(
                 null[top] = not valid[a, row]
             elif operation == _AT:
                 at = registers[b]
-                null[top] = at < 0 or not valid[a, at]
-                ints[top] = 0 if null[top] else numbers[a, at]
+                if at < 0:
+                    at = numbers.shape[1] - 1
+                ints[top] = numbers[a, at]
+                null[top] = not valid[a, at]
             elif operation == _CONSTANT:
                 ints[top] = a
                 null[top] = b == 1

@@ -4,7 +4,7 @@
     chain      = sequence {("->" | "->>") sequence}      rows between: that don't begin the next part | any
     sequence   = item {item}
     item       = ("!" | "NOT") name | factor
-    factor     = primary [quantifier] ["UNTIL" name] ["WITHIN" number unit]
+    factor     = primary [quantifier] {"UNTIL" name | "WITHIN" number unit}
     primary    = name | "(" [pattern] ")" | "{-" pattern "-}" | "PERMUTE" "(" pattern {"," pattern} ")" | "^" | "$"
     quantifier = ("*" | "+" | "?" | "{" n "}" | "{" [n] "," [m] "}") ["?"]
 
@@ -161,10 +161,9 @@ class _Parser:
             absent = Absent(self._name())
             return Bounded(absent, self._duration()) if self._take("within") else absent
         found = self._quantified(self._primary())
-        if self._take("until"):
-            found = Until(found, self._name())
-        if self._take("within"):
-            found = Bounded(found, self._duration())
+        while mark := self._take("until", "within"):
+            is_until = mark == "until"
+            found = Until(found, self._name()) if is_until else Bounded(found, self._duration())
         return found
 
     def _primary(self) -> Node:
@@ -325,10 +324,10 @@ def _bare(node: Node) -> str:
         case Repeat(part):
             return _text(part, _PRIMARY) + _quantifier(node)
         case Until(part, name):
-            inner = _text(part, _FACTOR if isinstance(part, Repeat) else _PRIMARY)
+            inner = _text(part, _within(part))
             return f"{inner} UNTIL {_quoted(name)}"
         case Bounded(part, within_us):
-            inner = _text(part, _FACTOR if isinstance(part, Repeat | Until) else _PRIMARY)
+            inner = _text(part, _within(part))
             return f"{inner} WITHIN {duration_text(within_us)}"
         case Start():
             return "^"
@@ -336,6 +335,11 @@ def _bare(node: Node) -> str:
             return "$"
         case Empty():
             return "()"
+
+
+def _within(part: Node) -> int:
+    """How closely a part is bound that UNTIL or WITHIN stands behind."""
+    return _FACTOR if isinstance(part, Repeat | Until | Bounded) else _PRIMARY
 
 
 def _quantifier(node: Repeat) -> str:
