@@ -12,18 +12,26 @@ from penstock.patterns import Matcher, Matches, Resume, RowPattern, parse_patter
 from penstock.patterns.tree import mapped_names, names_of
 
 SCHEMA = pa.schema([("x", pa.int64()), ("y", pa.string()), ("at", pa.timestamp("us", tz="UTC"))])
-ALONE = ("x = 1", "x < 3", "x > PREV(x)", "y = 'p' OR x = 2", "PREV(x, 2) IS NULL OR x <> 2", "TRUE")
+ALONE = (
+    "x = 1",
+    "x < 3",
+    "x > PREV(x)",
+    "y = 'p' OR x = 2",
+    "PREV(x, 2) IS NULL OR x <> 2",
+    "TRUE",
+)
 MATCHED = (
     "x > LAST(b.x)", "x >= FIRST(a.x)", "sum(x) < 8", "count(a.*) < 3", "avg(c.x) <= x", "x > LAST(a.x, 1)",
     "x <> PREV(FIRST(x, 1), 1)", "min(b.x) + max(x) < 5", "x - FIRST(x) < 2", "MATCH_NUMBER() < 3",
-    "y = LAST(b.y)", "y >= FIRST(y)", "u.x <= x AND NOT y = LAST(u.y, 1)", "max(y) = y", "COALESCE(LAST(c.x), 1) = 1",
+    "y = LAST(b.y)", "y >= FIRST(y)", "u.x <= x AND NOT y = LAST(u.y, 1)", "max(y) = y",
+    "COALESCE(LAST(c.x), 1) = 1",
     "count(u.x) * 2 < 5 OR x = 3", "CLASSIFIER() = 'a' OR x > 1",
 )  # fmt: skip
 AHEAD = ("NEXT(x) > x", "NEXT(LAST(b.x), 2) = x OR x = 1")
 MEASURES = (
-    "first(x)", "last(a.x)", "count(*)", "count(b.x)", "sum(u.x)", "avg(x)", "min(c.x)", "max(y)", "match_number()",
-    "classifier()", "FINAL last(x)", "RUNNING count(a.*)", "FINAL count(*)", "list(b.x)", "PREV(first(x))",
-    "classifier(u)", "last(x, 1) + 1", "a.x", "y", "FIRST(u.x, 1)", "LAST(classifier(), 1)",
+    "first(x)", "last(a.x)", "count(*)", "count(b.x)", "sum(u.x)", "avg(x)", "min(c.x)", "max(y)",
+    "match_number()", "classifier()", "FINAL last(x)", "RUNNING count(a.*)", "FINAL count(*)", "list(b.x)",
+    "PREV(first(x))", "classifier(u)", "last(x, 1) + 1", "a.x", "y", "FIRST(u.x, 1)", "LAST(classifier(), 1)",
 )  # fmt: skip
 
 
@@ -49,9 +57,8 @@ def a_spec(rng: random.Random, *, ahead: bool = True) -> RowPattern:
     afters += [f"{which} {name}" for which in ("first", "last") for name in mapped_names(node)]
     return RowPattern(
         text,
-        tuple((k, v) for k, v in found.items() if _fits(v, known)) + tuple(
-            (k, "x = 1") for k, v in found.items() if not _fits(v, known)
-        ),
+        tuple((k, v) for k, v in found.items() if _fits(v, known))
+        + tuple((k, "x = 1") for k, v in found.items() if not _fits(v, known)),
         subsets,
         tuple((f"m{i}", one, rng.choice(["running", "final"])) for i, one in enumerate(measures)),
         rng.choice(afters),
@@ -70,7 +77,9 @@ def _fits(text: str, known: set[str]) -> bool:
 def _pattern(rng: random.Random, depth: int, *, timed: bool, top: bool = True) -> str:
     if depth == 0:
         return rng.choice("abcd")
-    parts = [_pattern(rng, depth - 1, timed=timed, top=False) for _ in range(rng.choice([1, 2, 2, 3]))]
+    parts = [
+        _pattern(rng, depth - 1, timed=timed, top=False) for _ in range(rng.choice([1, 2, 2, 3]))
+    ]
     parts = [f"({one}){_quantifier(rng)}" if rng.random() < 0.6 else f"({one})" for one in parts]
     if timed and rng.random() < 0.2:
         parts[-1] += f" WITHIN {rng.choice([1, 3])} microseconds"
@@ -86,7 +95,9 @@ def _pattern(rng: random.Random, depth: int, *, timed: bool, top: bool = True) -
             text = parts[0] + "".join(m + one for m, one in zip(marks, parts[1:], strict=True))
             return text + " -> !c" if timed and top and rng.random() < 0.5 else text
         case 6:
-            return f"{rng.choice(['', '', '^ '])}{' '.join(parts)}{rng.choice(['', '', ' $', ' !d'])}"
+            return (
+                f"{rng.choice(['', '', '^ '])}{' '.join(parts)}{rng.choice(['', '', ' $', ' !d'])}"
+            )
         case 7:
             return f"{parts[0]} UNTIL {rng.choice('ad')} {' '.join(parts[1:])}"
         case _:

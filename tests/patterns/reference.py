@@ -100,13 +100,22 @@ class _Reference:
     # Ways to match a node from a row, the preferred one first.
 
     def ways(
-        self, node: t.Node, i: int, m: Mapped, out: bool, ends: tuple[int, ...], until: tuple[str, ...]
+        self,
+        node: t.Node,
+        i: int,
+        m: Mapped,
+        out: bool,
+        ends: tuple[int, ...],
+        until: tuple[str, ...],
     ) -> Iterator[tuple[int, Mapped]]:
         match node:
             case t.Name(name):
-                if self.needs(i, ends) and not any(self.holds(one, i, m) for one in until):
-                    if self.holds(name, i, m):
-                        yield i + 1, (*m, (i, name, out))
+                if (
+                    self.needs(i, ends)
+                    and not any(self.holds(one, i, m) for one in until)
+                    and self.holds(name, i, m)
+                ):
+                    yield i + 1, (*m, (i, name, out))
             case t.Sequence(parts):
                 yield from self.sequence(parts, i, m, out, ends, until)
             case t.Choice(parts):
@@ -168,7 +177,15 @@ class _Reference:
             yield from more()
 
     def then(
-        self, parts: Any, gaps: Any, absent: tuple[str, ...], i: int, m: Mapped, out: bool, ends: Any, until: Any
+        self,
+        parts: Any,
+        gaps: Any,
+        absent: tuple[str, ...],
+        i: int,
+        m: Mapped,
+        out: bool,
+        ends: Any,
+        until: Any,
     ) -> Iterator[tuple[int, Mapped]]:
         if not parts:
             yield i, m
@@ -295,7 +312,9 @@ class _Reference:
             case exp.Paren():
                 return of(node.this)
             case exp.Literal():
-                return node.this if node.is_string else (float if "." in node.this else int)(node.this)
+                return (
+                    node.this if node.is_string else (float if "." in node.this else int)(node.this)
+                )
             case exp.Null():
                 return None
             case exp.Boolean():
@@ -329,7 +348,9 @@ class _Reference:
             return None if left is None or right is None else _BINARY[type(node)](left, right)
         raise AssertionError(node)
 
-    def navigated(self, node: Any, seen: Mapped, kind: str = "last", n: int = 0, shift: int = 0) -> Any:
+    def navigated(
+        self, node: Any, seen: Mapped, kind: str = "last", n: int = 0, shift: int = 0
+    ) -> Any:
         if isinstance(node, exp.Column):
             places = [i for i, name, _ in seen if self.is_of(name, node.table)]
             at = n if kind == "first" else len(places) - 1 - n

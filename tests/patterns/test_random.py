@@ -6,8 +6,8 @@ import random
 from typing import Any
 
 import pytest
-from tests.patterns.chance import SCHEMA, Calls, a_spec, a_table, as_rows, some_rows
 from tests.effort import rounds
+from tests.patterns.chance import SCHEMA, Calls, a_spec, a_table, as_rows, some_rows
 from tests.patterns.reference import expected
 
 from penstock.patterns import Matcher, RowPattern
@@ -25,11 +25,13 @@ def test_matches_are_those_of_the_reference(seed: int) -> None:
         table, starts = a_table(partitions)
         found = Matcher(spec, SCHEMA, "at").match(table, starts, complete=True)
         wanted = [expected(spec, one) for one in partitions]
-        first = [
-            one.first + start for one, start in _with_starts(wanted, starts.tolist())
-        ]
+        first = [one.first + start for one, start in _with_starts(wanted, starts.tolist())]
         assert found.first.tolist() == first, (i, spec, partitions)
-        assert _rows(found, spec) == [row for one in wanted for row in one.rows], (i, spec, partitions)
+        assert _rows(found, spec) == [row for one in wanted for row in one.rows], (
+            i,
+            spec,
+            partitions,
+        )
 
 
 def _with_starts(wanted: list[Any], starts: list[int]) -> list[tuple[Any, int]]:

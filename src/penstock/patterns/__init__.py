@@ -17,14 +17,16 @@ from typing import TYPE_CHECKING
 from penstock.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from penstock.patterns.compiling import Matcher, Matches, Partial, Resume
+    from penstock.patterns.compiling import Matcher
+    from penstock.patterns.searching import Matches, Partial, Resume
     from penstock.patterns.spec import RowPattern
     from penstock.patterns.text import parse_pattern, pattern_text
 else:
     __getattr__ = lazy_names(
         __name__,
         {
-            "compiling": ("Matcher", "Matches", "Partial", "Resume"),
+            "compiling": ("Matcher",),
+            "searching": ("Matches", "Partial", "Resume"),
             "spec": ("RowPattern",),
             "text": ("parse_pattern", "pattern_text"),
         },

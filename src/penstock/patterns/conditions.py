@@ -1,11 +1,12 @@
-"""Definitions as conditions: columns where they read the row and its neighbours alone, else code for a kernel.
+"""Definitions as conditions: columns where they read the row and its neighbours alone, else code for a
+kernel.
 
 A condition over matched rows reads *registers*: the first or the last rows of some variables, and totals over
-these. They are brought forward with each row that is taken, so that a condition costs the same however long a match
-is; and two ways that come to the same place with the same registers have the same future.
+these. They are brought forward with each row that is taken, so that a condition costs the same however long a
+match is; and two ways that come to the same place with the same registers have the same future.
 
-Code is for a small stack machine with SQL's three-valued logic, in 64 bits. Whole numbers are computed as BIGINT; what
-overflows is NULL.
+Code is for a small stack machine with SQL's three-valued logic, in 64 bits. Whole numbers are computed as
+BIGINT; what overflows is NULL.
 """
 
 from __future__ import annotations
@@ -31,84 +32,53 @@ from penstock.patterns.expressions import (
     Variables,
     resolve,
 )
-from penstock.patterns.leaves import Kind, Leaves, kind_of
+from penstock.patterns.leaves import Leaves, kind_of
+from penstock.patterns.operations import (
+    AND,
+    AT,
+    AVERAGE_F,
+    AVERAGE_I,
+    CHOOSE,
+    COMPARE_F,
+    COMPARE_I,
+    COMPARISONS,
+    CONSTANT,
+    COUNT,
+    COUNTED,
+    FIRST,
+    HERE,
+    IS_NULL,
+    LAST,
+    MAX_F,
+    MAX_I,
+    MIN_F,
+    MIN_I,
+    NEGATE_F,
+    NEGATE_I,
+    NOT,
+    NUMBER,
+    NUMBERS,
+    OR,
+    OTHERWISE,
+    SUM_F,
+    SUM_I,
+    TEXT,
+    TOTAL,
+    Code,
+    Typed,
+    arithmetic,
+    common,
+    conversion,
+)
 
 if TYPE_CHECKING:
     from sqlglot import exp
 
 __all__ = ["Code", "Condition", "Conditions", "Update"]
 
-# What the stack machine does. `_I` is of whole numbers, `_F` of doubles.
-HERE: Final = 0
-"""Part a at the row."""
-AT: Final = 1
-"""Part a at the row that register b has; below 0 it is that of no row, which is the last one."""
-CONSTANT: Final = 2
-"""The number a; b = 1: NULL."""
-COUNT: Final = 3
-"""Register a."""
-TOTAL: Final = 4
-"""Register a; NULL if the one behind it is 0."""
-AVERAGE_I: Final = 5
-AVERAGE_F: Final = 6
-NUMBER: Final = 7
-"""The number of the match."""
-TEXT: Final = 8
-"""The constant text a."""
-FLOAT: Final = 9
-"""The whole number on top as a double, divided by 10 ** a."""
-SCALE: Final = 10
-"""Times a."""
-ADD_I: Final = 11
-SUBTRACT_I: Final = 12
-MULTIPLY_I: Final = 13
-DIVIDE_I: Final = 14
-REMAINDER_I: Final = 15
-NEGATE_I: Final = 16
-ADD_F: Final = 17
-SUBTRACT_F: Final = 18
-MULTIPLY_F: Final = 19
-DIVIDE_F: Final = 20
-REMAINDER_F: Final = 21
-NEGATE_F: Final = 22
-COMPARE_I: Final = 23
-"""a: which comparison; two NULLs are NULL."""
-COMPARE_F: Final = 24
-AND: Final = 25
-OR: Final = 26
-NOT: Final = 27
-IS_NULL: Final = 28
-CHOOSE: Final = 29
-"""Of three: the second if the first is true, else the third."""
-OTHERWISE: Final = 30
-"""Of two: the second if the first is NULL."""
-
-_COMPARISONS: Final = {"eq": 0, "neq": 1, "lt": 2, "lte": 3, "gt": 4, "gte": 5}
-
-# How registers are brought forward.
-LAST: Final = 0
-"""Register a is the row, those behind it, as many as b, the ones before it."""
-FIRST: Final = 1
-"""The first register of a and b behind it that has no row yet is the row."""
-COUNTED: Final = 2
-"""One more in a, if part b is there; -1: for each row."""
-SUM_I: Final = 3
-SUM_F: Final = 4
-MIN_I: Final = 5
-MIN_F: Final = 6
-MAX_I: Final = 7
-MAX_F: Final = 8
-"""Register a is the total of part b, the one behind it how many there are."""
-
 STACK_MAX: Final = 64
 """Values at once: of an expression that nests more deeply, parts are to be computed first."""
 CODE_MAX: Final = 4_096
-
-_DAY_US: Final = 86_400_000_000
-_FLOATS: Final = ("float",)
-_NUMBERS: Final = ("int", "decimal", "float")
-
-Code = tuple[int, int, int]
 
 
 class Update(NamedTuple):
@@ -117,13 +87,6 @@ class Update(NamedTuple):
     kind: int
     register: int
     argument: int
-
-
-class _Typed(NamedTuple):
-    """What is on top of the stack."""
-
-    kind: Kind
-    scale: int = 0
 
 
 @dataclass
@@ -215,11 +178,11 @@ class _Compiler:
             raise self._error(f"a definition of at most {CODE_MAX:,} operations", tree)
         return Condition("code", code=self.code, ahead=self.ahead)
 
-    def _rows_of(self, node: exp.Expr) -> set[Base | None | str]:
+    def _rows_of(self, node: exp.Expr) -> set[Base | str | None]:
         """The rows that a node reads; None is the row itself; a text is what no row has."""
         from sqlglot import exp
 
-        found: set[Base | None | str] = set()
+        found: set[Base | str | None] = set()
         for one in node.find_all(exp.Column):
             match self.resolved.parts[one.name]:
                 case Place(base):
@@ -236,7 +199,7 @@ class _Compiler:
             base.kind == "last" and base.n == 0 and (base.names is None or self.name in base.names)
         )
 
-    def value(self, node: exp.Expr) -> _Typed:
+    def value(self, node: exp.Expr) -> Typed:
         """Appends the code of a node; what it gives."""
         from sqlglot import exp
 
@@ -271,7 +234,7 @@ class _Compiler:
                 one.replace(made)
         return self.leaves.add(copy.sql(dialect="duckdb", identify=True))
 
-    def _part(self, node: exp.Expr, base: Any) -> _Typed:
+    def _part(self, node: exp.Expr, base: Any) -> Typed:
         leaf = self._leaf(node)
         if base is None:
             self._emit(HERE, leaf)
@@ -280,9 +243,9 @@ class _Compiler:
             self._emit(AT, leaf, self._row_register(base))
         return self._typed(self.leaves.expressions[leaf].type)
 
-    def _typed(self, type_: pa.DataType) -> _Typed:
+    def _typed(self, type_: pa.DataType) -> Typed:
         kind = kind_of(type_)
-        return _Typed(kind, type_.scale if isinstance(type_, pa.Decimal128Type) else 0)
+        return Typed(kind, type_.scale if isinstance(type_, pa.Decimal128Type) else 0)
 
     def _row_register(self, base: Base) -> int:
         if base.final:
@@ -294,35 +257,35 @@ class _Compiler:
         self.conditions.update(base.names, Update(kind, register, base.n))
         return register + base.n
 
-    def _special(self, node: exp.Column) -> _Typed:
+    def _special(self, node: exp.Column) -> Typed:
         part = self.resolved.parts[node.name]
         match part:
             case MatchNumber():
                 self._emit(NUMBER)
-                return _Typed("int")
+                return Typed("int")
             case Classifier(base) if self._is_here(base):
                 self._emit(TEXT, self.leaves.text(self.name))
-                return _Typed("text")
+                return Typed("text")
             case Aggregate():
                 return self._aggregate(part)
             case _:
                 raise self._error("CLASSIFIER() of the row itself in a definition", node)
 
-    def _aggregate(self, part: Aggregate) -> _Typed:
+    def _aggregate(self, part: Aggregate) -> Typed:
         if part.final:
             raise self._error("no FINAL in a definition", self.resolved.text)
         if not part.is_plain:
             raise self._error("one of count, sum, avg, min and max in a definition", part.sql)
         leaf = -1 if part.argument is None else self.leaves.add(part.argument)
-        typed = _Typed("int") if leaf < 0 else self._typed(self.leaves.expressions[leaf].type)
+        typed = Typed("int") if leaf < 0 else self._typed(self.leaves.expressions[leaf].type)
         if part.function == "count":
             register = self.conditions.register(("count", part.names, leaf), [0])
             self.conditions.update(part.names, Update(COUNTED, register, leaf))
             self._emit(COUNT, register)
-            return _Typed("int")
-        is_float = typed.kind in _FLOATS
+            return Typed("int")
+        is_float = typed.kind == "float"
         if part.function in ("sum", "avg"):
-            if typed.kind not in _NUMBERS:
+            if typed.kind not in NUMBERS:
                 raise self._error("an aggregate of numbers", part.sql)
             kind = SUM_F if is_float else SUM_I
         elif part.function == "min":
@@ -335,9 +298,9 @@ class _Compiler:
             self._emit(TOTAL, register)
             return typed
         self._emit(AVERAGE_F if is_float else AVERAGE_I, register, typed.scale)
-        return _Typed("float")
+        return Typed("float")
 
-    def _constant(self, node: exp.Expr) -> _Typed:
+    def _constant(self, node: exp.Expr) -> Typed:
         """A part without columns: it is computed now."""
         known = Schema((Field("x", pa.bool_()),))
         made = compile_expression(node.sql(dialect="duckdb", identify=True), known)
@@ -348,7 +311,7 @@ class _Compiler:
         typed = self._typed(column.type)
         if column.null_count:
             self._emit(CONSTANT, 0, 1)
-            return _Typed("null") if node.key == "null" else typed
+            return Typed("null") if node.key == "null" else typed
         if typed.kind == "text":
             if column.type != pa.string():
                 raise self._error("a constant of another type", node)
@@ -360,7 +323,7 @@ class _Compiler:
             self._emit(CONSTANT, int(vectors.codes(column)[0]))
         return typed
 
-    def _operation(self, node: Any) -> _Typed:
+    def _operation(self, node: Any) -> Typed:
         from sqlglot import exp
 
         match node:
@@ -371,7 +334,7 @@ class _Compiler:
             case exp.Not():
                 self._boolean(node.this)
                 self._emit(NOT)
-                return _Typed("bool")
+                return Typed("bool")
             case exp.EQ() | exp.NEQ() | exp.LT() | exp.LTE() | exp.GT() | exp.GTE():
                 return self._compared(node.key, node.this, node.expression)
             case exp.NullSafeEQ() | exp.NullSafeNEQ():
@@ -379,18 +342,18 @@ class _Compiler:
             case exp.Is() if isinstance(node.expression, exp.Null):
                 self.value(node.this)
                 self._emit(IS_NULL)
-                return _Typed("bool")
+                return Typed("bool")
             case exp.Between() if not node.args.get("symmetric"):
                 self._compared("gte", node.this, node.args["low"])
                 self._compared("lte", node.this, node.args["high"])
                 self._emit(AND)
-                return _Typed("bool")
+                return Typed("bool")
             case exp.In() if node.expressions:
                 for i, one in enumerate(node.expressions):
                     self._compared("eq", node.this, one)
                     if i:
                         self._emit(OR)
-                return _Typed("bool")
+                return Typed("bool")
             case exp.Add() | exp.Sub() | exp.Mul() | exp.Div() | exp.IntDiv() | exp.Mod():
                 return self._computed(node)
             case exp.Neg():
@@ -407,7 +370,7 @@ class _Compiler:
                 return self._first_there([node.this, *node.expressions])
             case exp.Cast() if node.to.is_type("double"):
                 self._as_float(self._number(node.this))
-                return _Typed("float")
+                return Typed("float")
             case _:
                 raise self._error(
                     "comparisons, arithmetic, AND, OR, NOT, IS NULL, BETWEEN, IN, CASE, COALESCE or abs "
@@ -415,7 +378,7 @@ class _Compiler:
                     node,
                 )
 
-    def _signed(self, node: exp.Expr, found: _Typed) -> None:
+    def _signed(self, node: exp.Expr, found: Typed) -> None:
         """The value on top without its sign, which takes it three times: it is cheaper than to keep it."""
         at = len(self.code)
         self.value(node)
@@ -424,48 +387,48 @@ class _Compiler:
         is_float = found.kind == "float"
         negative: list[Code] = [
             (CONSTANT, 0, 0),
-            (COMPARE_F if is_float else COMPARE_I, _COMPARISONS["lt"], 0),
+            (COMPARE_F if is_float else COMPARE_I, COMPARISONS["lt"], 0),
         ]
         value = list(again)
         del self.code[len(self.code) - len(again) :]
         self.code += [*value, *negative, *value, (NEGATE_F if is_float else NEGATE_I, 0, 0), *value]
         self._emit(CHOOSE)
 
-    def _logical(self, operation: int, node: exp.Expr) -> _Typed:
+    def _logical(self, operation: int, node: exp.Expr) -> Typed:
         self._boolean(node.this)
         self._boolean(node.args["expression"])
         self._emit(operation)
-        return _Typed("bool")
+        return Typed("bool")
 
     def _boolean(self, node: exp.Expr) -> None:
         if self.value(node).kind not in ("bool", "null"):
             raise self._error("a condition", node)
 
-    def _number(self, node: exp.Expr) -> _Typed:
+    def _number(self, node: exp.Expr) -> Typed:
         found = self.value(node)
-        if found.kind not in (*_NUMBERS, "interval", "null"):
+        if found.kind not in (*NUMBERS, "interval", "null"):
             raise self._error("a number", node)
         return found
 
-    def _compared(self, name: str, left: exp.Expr, right: exp.Expr) -> _Typed:
+    def _compared(self, name: str, left: exp.Expr, right: exp.Expr) -> Typed:
         found = self._both(left, right, "values that can be compared")
         operation = COMPARE_F if found.kind == "float" else COMPARE_I
-        self._emit(operation, _COMPARISONS[name])
-        return _Typed("bool")
+        self._emit(operation, COMPARISONS[name])
+        return Typed("bool")
 
-    def _both(self, left: exp.Expr, right: exp.Expr, expected: str) -> _Typed:
+    def _both(self, left: exp.Expr, right: exp.Expr, expected: str) -> Typed:
         """Appends two values as of one type."""
         one = self.value(left)
         at = len(self.code)
         other = self.value(right)
-        target = _common(one, other)
+        target = common(one, other)
         if target is None:
             raise self._error(expected, f"{left.sql('duckdb')} and {right.sql('duckdb')}")
-        self.code[at:at] = _conversion(one, target)
-        self.code += _conversion(other, target)
+        self.code[at:at] = conversion(one, target)
+        self.code += conversion(other, target)
         return target
 
-    def _distinct(self, node: Any) -> _Typed:
+    def _distinct(self, node: Any) -> Typed:
         """`IS [NOT] DISTINCT FROM`: equal, or both NULL."""
         from sqlglot import exp
 
@@ -479,26 +442,26 @@ class _Compiler:
         self._emit(OR)
         if isinstance(node, exp.NullSafeNEQ):
             self._emit(NOT)
-        return _Typed("bool")
+        return Typed("bool")
 
-    def _computed(self, node: Any) -> _Typed:
+    def _computed(self, node: Any) -> Typed:
         operation = node.key
         one = self.value(node.this)
         at = len(self.code)
         other = self.value(node.expression)
-        found = _arithmetic(operation, one, other)
+        found = arithmetic(operation, one, other)
         if found is None:
             raise self._error("numbers, or times and intervals", f"{node.sql('duckdb')}")
         left, right, code, result = found
-        self.code[at:at] = _conversion(one, left)
-        self.code += _conversion(other, right)
+        self.code[at:at] = conversion(one, left)
+        self.code += conversion(other, right)
         self._emit(code)
         return result
 
-    def _as_float(self, found: _Typed) -> None:
-        self.code += _conversion(found, _Typed("float"))
+    def _as_float(self, found: Typed) -> None:
+        self.code += conversion(found, Typed("float"))
 
-    def _case(self, node: Any) -> _Typed:
+    def _case(self, node: Any) -> Typed:
         from sqlglot import exp
 
         if isinstance(node, exp.If):
@@ -511,31 +474,31 @@ class _Compiler:
                 branches = [(exp.EQ(this=node.this, expression=c), v) for c, v in branches]
         return self._chosen(branches, default if default is not None else exp.Null())
 
-    def _chosen(self, branches: list[tuple[Any, Any]], default: Any) -> _Typed:
+    def _chosen(self, branches: list[tuple[Any, Any]], default: Any) -> Typed:
         (condition, value), *others = branches
         self._boolean(condition)
         one = self.value(value)
         at = len(self.code)
         other = self._chosen(others, default) if others else self.value(default)
-        target = _common(one, other)
+        target = common(one, other)
         if target is None:
             raise self._error("values of one type in CASE", self.resolved.text)
-        self.code[at:at] = _conversion(one, target)
-        self.code += _conversion(other, target)
+        self.code[at:at] = conversion(one, target)
+        self.code += conversion(other, target)
         self._emit(CHOOSE)
         return target
 
-    def _first_there(self, options: list[Any]) -> _Typed:
+    def _first_there(self, options: list[Any]) -> Typed:
         if len(options) == 1:
             return self.value(options[0])
         one = self.value(options[0])
         at = len(self.code)
         other = self._first_there(options[1:])
-        target = _common(one, other)
+        target = common(one, other)
         if target is None:
             raise self._error("values of one type in COALESCE", self.resolved.text)
-        self.code[at:at] = _conversion(one, target)
-        self.code += _conversion(other, target)
+        self.code[at:at] = conversion(one, target)
+        self.code += conversion(other, target)
         self._emit(OTHERWISE)
         return target
 
@@ -549,86 +512,3 @@ class _Compiler:
         return SchemaError(
             f"expected {expected} in the definition of {self.name}; found {found!r}{where}"
         )
-
-
-def _common(one: _Typed, other: _Typed) -> _Typed | None:
-    """The type in which two values are compared; None: there is none."""
-    if "null" in (one.kind, other.kind):
-        return other if one.kind == "null" else one
-    if one.kind in _NUMBERS and other.kind in _NUMBERS:
-        if "float" in (one.kind, other.kind):
-            return _Typed("float")
-        if one.kind == other.kind == "int":
-            return one
-        return _Typed("decimal", max(one.scale, other.scale))
-    if {one.kind, other.kind} == {"time", "date"}:
-        return _Typed("time")
-    return one if one.kind == other.kind else None
-
-
-def _conversion(given: _Typed, wanted: _Typed) -> list[Code]:
-    if given == wanted or given.kind == "null":
-        return []
-    if wanted.kind == "float":
-        return [(FLOAT, given.scale, 0)]
-    if wanted.kind == "time" and given.kind == "date":
-        return [(SCALE, _DAY_US, 0)]
-    if wanted.scale > given.scale:
-        return [(SCALE, 10 ** (wanted.scale - given.scale), 0)]
-    return []
-
-
-def _arithmetic(
-    operation: str, one: _Typed, other: _Typed
-) -> tuple[_Typed, _Typed, int, _Typed] | None:
-    """How two values are computed: as what each is taken, by which operation, and what that gives."""
-    kinds = one.kind, other.kind
-    if "null" in kinds:
-        one = other if one.kind == "null" else one
-        other, kinds = one, (one.kind, one.kind)
-    if one.kind in _NUMBERS and other.kind in _NUMBERS:
-        return _of_numbers(operation, one, other)
-    whole = {"add": ADD_I, "sub": SUBTRACT_I, "mul": MULTIPLY_I}.get(operation)
-    match operation, *kinds:
-        case "sub", "time" | "date", "time" | "date":
-            if kinds == ("date", "date"):
-                return one, other, SUBTRACT_I, _Typed("int")
-            return _Typed("time"), _Typed("time"), SUBTRACT_I, _Typed("interval")
-        case "add" | "sub", "time" | "date", "interval":
-            assert whole is not None
-            return _Typed("time"), other, whole, _Typed("time")
-        case "add", "interval", "time" | "date":
-            return one, _Typed("time"), ADD_I, _Typed("time")
-        case "add" | "sub", "interval", "interval":
-            assert whole is not None
-            return one, other, whole, one
-        case "mul", "interval", "int":
-            return one, other, MULTIPLY_I, one
-        case "mul", "int", "interval":
-            return one, other, MULTIPLY_I, other
-        case _:
-            return None
-
-
-def _of_numbers(
-    operation: str, one: _Typed, other: _Typed
-) -> tuple[_Typed, _Typed, int, _Typed] | None:
-    float_ = _Typed("float")
-    if operation == "div" or "float" in (one.kind, other.kind):
-        code = {
-            "add": ADD_F,
-            "sub": SUBTRACT_F,
-            "mul": MULTIPLY_F,
-            "div": DIVIDE_F,
-            "mod": REMAINDER_F,
-        }.get(operation)
-        return None if code is None else (float_, float_, code, float_)
-    if operation == "mul":
-        scale = one.scale + other.scale
-        return one, other, MULTIPLY_I, _Typed("decimal" if scale else "int", scale)
-    common = _common(one, other)
-    assert common is not None
-    code = {"add": ADD_I, "sub": SUBTRACT_I, "mod": REMAINDER_I, "intdiv": DIVIDE_I}.get(operation)
-    if code is None or (operation == "intdiv" and common.kind != "int"):
-        return None
-    return common, common, code, common

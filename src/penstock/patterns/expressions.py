@@ -1,14 +1,14 @@
 """Expressions of a row pattern: SQL over columns, in which each reference to a matched row is resolved.
 
-A column belongs to a row: the last one of a variable (`a.price`), its first (`FIRST(a.price)`), the one so many
-before (`LAST(a.price, 2)`), and from there so many rows of the partition on or back (`PREV(…, 3)`). `Resolved` has
-a name for each such place, and the expression over these names.
+A column belongs to a row: the last one of a variable (`a.price`), its first (`FIRST(a.price)`), the one so
+many before (`LAST(a.price, 2)`), and from there so many rows of the partition on or back (`PREV(…, 3)`).
+`Resolved` has a name for each such place, and the expression over these names.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -304,13 +304,13 @@ class _Resolver:
         names = self.variables.find(first.name) if rest else None
         if names is not None:
             first, *rest = rest
-        column = self._known(first.name, node)
+        column = self._known(first.name)
         base = Base(frame.kind, names, frame.n, frame.final)
         place = Place(base, column, frame.shift)
         made = self._named(place, column)
         return exp.Dot.build([made, *rest]) if rest else made
 
-    def _known(self, name: str, node: exp.Expr) -> str:
+    def _known(self, name: str) -> str:
         if name in self.schema.names:
             return name
         found = self._by_lower.get(name.lower())
@@ -336,7 +336,7 @@ class _Resolver:
             found.add(names)
             if names is None:
                 if not isinstance(first, exp.Star):
-                    first.set("this", self._known(first.name, one))
+                    first.set("this", self._known(first.name))
                 if len(rest):
                     one.replace(exp.Dot.build([exp.Column(this=first), *rest]))
                 continue
@@ -345,14 +345,14 @@ class _Resolver:
                 one.replace(exp.Star())
                 continue
             first = first.copy()
-            first.set("this", self._known(first.name, one))
+            first.set("this", self._known(first.name))
             whole = exp.Column(this=first)
             one.replace(exp.Dot.build([whole, *rest]) if rest else whole)
         if any(_call(one) in _NAVIGATION for one in copy.walk()):
             raise self._error("no navigation within an aggregate", shown)
         if len(found) > 1:
             raise self._error("columns of one variable within an aggregate", shown)
-        part = _aggregate_of(copy, found.pop() if found else None, frame.final)
+        part = _aggregate_of(copy, found.pop() if found else None, final=frame.final)
         return self._named(part, shown)
 
     def _named(self, part: Part, name: str) -> exp.Expr:
@@ -428,7 +428,7 @@ def _is_aggregate(node: Any) -> bool:
     return False
 
 
-def _aggregate_of(node: exp.Expr, names: frozenset[str] | None, final: bool | None) -> Aggregate:
+def _aggregate_of(node: exp.Expr, names: frozenset[str] | None, *, final: bool | None) -> Aggregate:
     """An aggregate by its name and its argument, where it has one; conditions are a part of that."""
     from sqlglot import exp
 
@@ -453,8 +453,3 @@ def _aggregate_of(node: exp.Expr, names: frozenset[str] | None, final: bool | No
         argument = exp.Case(ifs=[exp.If(this=condition, true=argument)])
     text = None if argument is None else argument.sql(dialect="duckdb", identify=True)
     return Aggregate(sql, function, text, names, final)
-
-
-def placed(names: Iterable[str]) -> str:
-    """Names in a message."""
-    return ", ".join(map(repr, names))

@@ -1,8 +1,8 @@
 """The parts of expressions that are functions of one row of the input: they are computed on whole columns.
 
-Such a part may read the rows before and behind its row (PREV, NEXT): those are further columns, shifted within
-each partition. What a kernel reads of a part is a vector of 64 bits for each row: a number, a double, or a code
-that has the order of the values.
+Such a part may read the rows before and behind its row (PREV, NEXT): those are further columns, shifted
+within each partition. What a kernel reads of a part is a vector of 64 bits for each row: a number, a double,
+or a code that has the order of the values.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ import pyarrow.compute as pc
 from penstock.core import vectors
 from penstock.core.schema import Field, Schema
 from penstock.core.vectors import Vector, from_int64
-from penstock.expr.expression import Expression, compile_expression
 from penstock.expr.duck import EvaluationError
+from penstock.expr.expression import Expression, compile_expression
 from penstock.expr.values import Tried, tried, values
-from penstock.patterns.expressions import Place
 
 __all__ = ["Computed", "Kind", "Leaves", "computed", "kind_of", "shifted", "taken"]
 
@@ -76,8 +75,8 @@ class Leaves:
         expressions: of the parts, over its columns and shifted ones.
         places: of each column that is shifted, by its name: which column, and how far.
         texts: constant texts that are compared with parts.
-        of_nothing: whether parts are computed of a further row as well, which is NULL: what expressions give of a
-            variable that no row is.
+        of_nothing: whether parts are computed of a further row as well, which is NULL: what expressions give
+            of a variable that no row is.
     """
 
     schema: Schema

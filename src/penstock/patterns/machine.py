@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from penstock.core.kernels import njit, types
-from penstock.patterns import conditions as c
+from penstock.patterns import operations as c
 
 __all__ = ["bring_forward", "true"]
 
@@ -144,8 +144,8 @@ def _logical(operation: Any, ints: Any, null: Any, top: Any) -> None:
 
 @njit(
     types.int64(
-        types.UniTuple(_READ, 3), _INT, _INT, _NUMBERS, _FLOATS, _VALID, _READ, _W_INT, _W_FLOAT, _W_INT,
-        _W_FLOAT, _W_BOOL, _INT, _INT,
+        types.UniTuple(_READ, 3), _INT, _INT, _NUMBERS, _VALID, _READ, _W_INT, _W_FLOAT, _W_INT, _W_FLOAT,
+        _W_BOOL, _INT, _INT,
     ),
     cache=True,
     nogil=True,
@@ -155,7 +155,6 @@ def true(
     begin: Any,
     end: Any,
     numbers: Any,
-    doubles: Any,
     valid: Any,
     texts: Any,
     registers: Any,
@@ -172,8 +171,7 @@ def true(
         code: operations, and their two arguments.
         begin: the condition's first operation.
         end: where it ends.
-        numbers: the parts of each row; `doubles` are the same bits.
-        doubles: see there.
+        numbers: the parts of each row.
         valid: which of them aren't NULL.
         texts: the codes of constant texts.
         registers: see `penstock.patterns.conditions`; `totals` are the same bits.
@@ -251,7 +249,7 @@ def true(
                 less = _below(floats[top], floats[top + 1])
                 more = _below(floats[top + 1], floats[top])
                 ints[top] = _compared(a, less, more)
-            elif operation == _AND or operation == _OR:
+            elif operation in (_AND, _OR):
                 _logical(operation, ints, null, top)
             elif operation == _OTHERWISE:
                 if null[top]:
@@ -285,8 +283,8 @@ def bring_forward(
         updates: kinds, registers, and arguments.
         begin: the first one of the row's variable.
         end: where they end.
-        numbers: as in `true`.
-        doubles: likewise.
+        numbers: as in `true`; `doubles` are the same bits.
+        doubles: see there.
         valid: likewise.
         registers: likewise.
         totals: likewise.

@@ -1,7 +1,7 @@
 """Measures: expressions over the rows of matches, computed for all matches at once.
 
-Each reference to a matched row becomes a column of the rows that the output's rows refer to, each aggregate a column of
-its values; the expression over these is one of columns, with all functions that expressions have.
+Each reference to a matched row becomes a column of the rows that the output's rows refer to, each aggregate a
+column of its values; the expression over these is one of columns, with all functions that expressions have.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.core import vectors
 from penstock.core.kernels import njit, types
 from penstock.core.schema import Field, Schema
 from penstock.core.vectors import Vector, from_int64
-from penstock.expr.duck import quoted, query_tables
+from penstock.expr.duck import query_tables
 from penstock.expr.expression import Expression, compile_expression
 from penstock.expr.query import query_columns
 from penstock.expr.values import tried
@@ -211,14 +211,14 @@ class Measures:
                 return self._aggregate(part, asked, is_final=is_final)
 
     def _range(
-        self, names: frozenset[str] | None, final: bool | None, asked: _Asked, *, is_final: bool
+        self, part: Base | Aggregate, asked: _Asked, *, is_final: bool
     ) -> tuple[Vector, Vector, Vector]:
-        numbers = None if names is None else frozenset(self._numbers[one] for one in names)
-        return asked.range_of(numbers, final=is_final if final is None else final)
+        names = None if part.names is None else frozenset(self._numbers[one] for one in part.names)
+        return asked.range_of(names, final=is_final if part.final is None else part.final)
 
     def _matched(self, base: Base, asked: _Asked, *, is_final: bool) -> Vector:
         """The place in `mapped` of the row that each row of the output refers to; -1: there is none."""
-        places, begin, end = self._range(base.names, base.final, asked, is_final=is_final)
+        places, begin, end = self._range(base, asked, is_final=is_final)
         at = end - 1 - base.n if base.kind == "last" else begin + base.n
         is_there = (at >= begin) & (at < end)
         if not len(places):
@@ -236,7 +236,7 @@ class Measures:
         return taken(asked.input.column(column), rows)
 
     def _aggregate(self, part: Aggregate, asked: _Asked, *, is_final: bool) -> Any:
-        places, begin, end = self._range(part.names, part.final, asked, is_final=is_final)
+        places, begin, end = self._range(part, asked, is_final=is_final)
         type_ = self._type(part)
         if part.is_plain and part.function == "count" and part.argument is None:
             return from_int64(np.ascontiguousarray(end - begin))
@@ -306,26 +306,17 @@ class Measures:
         known = rows.append_column("$match", from_int64(np.cumsum(is_new)))
         known = known.append_column("$at", from_int64(np.arange(len(rows))))
         frame = 'PARTITION BY "$match" ORDER BY "$at" ROWS UNBOUNDED PRECEDING'
-        made = compile_aggregate(part.sql, frame)
-        query = f'SELECT {made} AS x FROM rows ORDER BY "$at"'
+        query = f'SELECT {part.sql} OVER ({frame}) AS x FROM rows ORDER BY "$at"'
         each = query_tables({"rows": known}, query).column(0).cast(type_)
         none = query_tables({"rows": rows.slice(0, 0)}, f"SELECT {part.sql} AS x FROM rows")
         both: Any = pa.chunked_array([*each.chunks, *none.column(0).cast(type_).chunks], type_)
         return both.combine_chunks().take(from_int64(np.where(last < 0, len(rows), last)))
 
 
-def compile_aggregate(sql: str, frame: str) -> str:
-    """An aggregate as a window function."""
-    return f"{sql} OVER ({frame})"
-
-
 def _is_number(type_: pa.DataType) -> bool:
     return bool(
         pa.types.is_integer(type_) or vectors.is_float(type_) or vectors.is_short_decimal(type_)
     )
-
-
-_used = quoted
 
 
 @njit(

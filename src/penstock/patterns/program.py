@@ -1,9 +1,11 @@
-"""A pattern as a program for the matcher's kernel: a backtracking automaton, its instructions in order of preference.
+"""A pattern as a program for the matcher's kernel: a backtracking automaton, its instructions in order of
+preference.
 
 The automaton is Thompson's construction with ordered alternatives: of two ways, the first one that leads to a
 match is the preferred one (ISO/IEC 19075-5, chapter 7). Quantifiers with numbers are written out.
 
-Invariant: between two visits of one instruction at one row lies a `CHECK`, which fails where no row was taken.
+Invariant: between two visits of one instruction at one row lies a `CHECK`, which fails where no row was
+    taken.
 So no way is endless.
 """
 
@@ -58,7 +60,7 @@ CLEAR: Final = 6
 CHECK: Final = 7
 """Ends it: fails where it took none."""
 UNLESS: Final = 8
-"""Fails if the next row is the variable a."""
+"""Fails if the next row is one of the set a."""
 PASS: Final = 9
 """Passes over the next row, which is none of the set a."""
 IF_ANY: Final = 10
@@ -170,7 +172,7 @@ class _Writer:
         match node:
             case Name(name):
                 for until in self._untils:
-                    emit(UNLESS, self.program.names.index(until))
+                    emit(UNLESS, self.program.set_of([until]))
                 emit(TAKE, self.program.names.index(name), int(self._excluded > 0))
             case Sequence(parts):
                 for part in parts:
@@ -194,7 +196,7 @@ class _Writer:
             case End():
                 emit(END)
             case Absent(name):
-                emit(UNLESS, self.program.names.index(name))
+                emit(UNLESS, self.program.set_of([name]))
             case Bounded():
                 self._step(node, None, ())
             case Then():
@@ -222,24 +224,24 @@ class _Writer:
                 self.write(node.part)
             begin = self.program.here()
             self.write(node.part)
-            split = self._split(node.greedy, begin)
+            split = self._split(begin, greedy=node.greedy)
             self._close([split])
             return
         for _ in range(node.least):
             self.write(node.part)
         if node.most is None:
             begin = self.program.here()
-            split = self._split(node.greedy, begin + 1)
+            split = self._split(begin + 1, greedy=node.greedy)
             self._iteration(node.part)
             self.program.emit(JUMP, begin)
             self._close([split])
             return
         for _ in range(node.most - node.least):
-            ends.append(self._split(node.greedy, self.program.here() + 1))
+            ends.append(self._split(self.program.here() + 1, greedy=node.greedy))
             self._iteration(node.part)
         self._close(ends)
 
-    def _split(self, greedy: bool, inside: int) -> int:
+    def _split(self, inside: int, *, greedy: bool) -> int:
         """A choice between an iteration and the end, which is yet to be closed."""
         return self.program.emit(SPLIT, *((inside, -1) if greedy else (-1, inside)))
 
@@ -299,7 +301,7 @@ class _Writer:
             return
         # Rows are passed over only if the part has one.
         prefers = not (isinstance(part, Repeat) and not part.greedy)
-        split = self._split(prefers, self.program.here() + 1)
+        split = self._split(self.program.here() + 1, greedy=prefers)
         self._begin_rows()
         self._step(part, gap, absent)
         self._end_rows()

@@ -5,10 +5,11 @@
     sequence   = item {item}
     item       = ("!" | "NOT") name | factor
     factor     = primary [quantifier] {"UNTIL" name | "WITHIN" number unit}
-    primary    = name | "(" [pattern] ")" | "{-" pattern "-}" | "PERMUTE" "(" pattern {"," pattern} ")" | "^" | "$"
-    quantifier = ("*" | "+" | "?" | "{" n "}" | "{" [n] "," [m] "}") ["?"]
+    primary    = name | "(" [pattern] ")" | "{-" pattern "-}" | "PERMUTE" "(" pattern {"," pattern} ")" | "^"
+    | "$" quantifier = ("*" | "+" | "?" | "{" n "}" | "{" [n] "," [m] "}") ["?"]
 
-A name is a word, or anything in double quotes. Names of different case are the same, unless they are in quotes.
+A name is a word, or anything in double quotes. Names of different case are the same, unless they are in
+quotes.
 """
 
 from __future__ import annotations
@@ -263,7 +264,7 @@ class _Parser:
 
 
 def _tokens(text: str) -> list[_Token]:
-    found = []
+    found: list[_Token] = []
     at = 0
     while at < len(text):
         token = _TOKEN.match(text, at)
@@ -273,10 +274,8 @@ def _tokens(text: str) -> list[_Token]:
             )
             error.at = at
             raise error
-        kind: _Kind
-        for kind in ("quoted", "word", "number", "mark"):
-            if token[kind] is not None:
-                found.append(_Token(kind, token[kind], at))
+        kinds: tuple[_Kind, ...] = ("quoted", "word", "number", "mark")
+        found += [_Token(kind, token[kind], at) for kind in kinds if token[kind] is not None]
         at = token.end()
     return [*found, _Token("end", "", len(text))]
 
