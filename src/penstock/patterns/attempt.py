@@ -3,8 +3,12 @@
 A *state* is an instruction, a row, and the registers. What lies before a state matters to nothing that comes
 behind it, so a state that failed once fails again: each is tried once, and `(A* B*)* C` takes time in
 proportion to the rows and the instructions. Where there are no registers, states that failed for one first
-row are remembered for the next ones, too. With registers there may be as many states as there are ways: at
-most `states` are tried.
+row are remembered for the next ones, too.
+
+With registers there may be as many states as there are ways. Some are tried for each first row, and more for
+each row that is looked at. Then the search is given up for all rows that it looked at, so that adversaries
+have to pay for it with rows. Whether it is given up depends on these rows alone, not on the calls that they
+come in.
 
 Where the search comes to the end of the rows, and more may come, all that follows depends on these: it stops.
 
@@ -24,9 +28,10 @@ from penstock.patterns import program as p
 from penstock.patterns.machine import bring_forward, true
 
 __all__ = [
-    "DATA", "DECIDED", "FOUND", "FRAME", "GENERATION", "HASHED", "MEMORY_FULL", "MOST", "NEVER", "OPEN",
-    "RESULT", "SETS", "SETTINGS", "SET_STARTS", "SKIP", "SKIP_SET", "STACK_FULL", "TABLES", "TAKEN", "TOO_MANY",
-    "WAS_BOUNDED", "attempt",
+    "DATA", "DECIDED", "FOUND", "FRAME", "FURTHEST", "GENERATION", "HASHED", "MEMORY_FULL", "MOST", "NEVER",
+    "OPEN",
+    "RESULT", "SETS", "SETTINGS", "SET_STARTS", "SKIP", "SKIP_SET", "STACK_FULL", "TABLES", "TAKEN",
+    "TOO_MANY", "WAS_BOUNDED", "attempt",
 ]  # fmt: skip
 
 NEVER: Final = (1 << 63) - 1
@@ -65,8 +70,8 @@ _DEADLINE, _NO_DEADLINE, _ABSENT = p.DEADLINE, p.NO_DEADLINE, p.ABSENT
 
 # What is said of an attempt and of the pattern, in one vector.
 SETTINGS: Final = (
-    "within", "frontier", "bits", "deadlines", "hashed", "width", "generation", "states", "measures ahead",
-    "skip", "skip set", "decided",
+    "within", "frontier", "bits", "deadlines", "hashed", "width", "generation", "states", "states per row",
+    "measures ahead", "skip", "skip set", "decided",
 )  # fmt: skip
 _WITHIN, _FRONTIER, _BITS, _DEADLINES, HASHED, _WIDTH, GENERATION, _STATES = (
     0,
@@ -78,11 +83,11 @@ _WITHIN, _FRONTIER, _BITS, _DEADLINES, HASHED, _WIDTH, GENERATION, _STATES = (
     6,
     7,
 )
-_MEASURES_AHEAD, SKIP, SKIP_SET, _DECIDED_AT = 8, 9, 10, 11
+_STATES_PER_ROW, _MEASURES_AHEAD, SKIP, SKIP_SET, _DECIDED_AT = 8, 9, 10, 11, 12
 
 # What an attempt leaves, in another.
-RESULT: Final = ("taken", "decided", "most", "was bounded")
-TAKEN, DECIDED, MOST, WAS_BOUNDED = 0, 1, 2, 3
+RESULT: Final = ("taken", "decided", "most", "was bounded", "furthest")
+TAKEN, DECIDED, MOST, WAS_BOUNDED, FURTHEST = 0, 1, 2, 3, 4
 
 FRAME: Final = 3
 """Numbers of a saved state besides registers: instruction, row, and how many rows were taken."""
@@ -326,15 +331,20 @@ def attempt(  # one loop over the instructions, whose state is in variables
     width = len(registers)
     size = FRAME + width
     registers[:] = initial
-    pc, row, taken, top, count = 0, start, 0, 0, 0
+    pc, row, taken, top, count, furthest = 0, start, 0, 0, 0, start
     result[MOST] = 0
     result[WAS_BOUNDED] = 0
     while True:
         fails = False
         if joins[pc] >= 0:
+            furthest = max(furthest, row)
+            most_states = settings[_STATES] + settings[_STATES_PER_ROW] * (furthest - start)
+            if settings[HASHED] == 1 and count >= most_states:
+                result[FURTHEST] = furthest
+                return TOO_MANY
             before = _was_tried(settings, stamps, keys, registers, joins[pc], row, begin, count)
             if before == 2:
-                return TOO_MANY if count >= settings[_STATES] else MEMORY_FULL
+                return MEMORY_FULL
             fails = before == 1
             count += 1
         if not fails:

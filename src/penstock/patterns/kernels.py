@@ -11,6 +11,7 @@ from penstock.patterns.attempt import (
     DATA,
     DECIDED,
     FOUND,
+    FURTHEST,
     GENERATION,
     HASHED,
     MEMORY_FULL,
@@ -198,9 +199,13 @@ def search(
                 continue
             if found == TOO_MANY:
                 events[event] = _ABANDONED
+                rows[used] = max(result[FURTHEST] - 1, start)
                 state[1] += 1
+                state[2] += 1
                 settings[GENERATION] += 1
-            elif result[MOST] > 0:
+                at[i] = max(result[FURTHEST], start + 1)
+                continue
+            if result[MOST] > 0:
                 size, half = result[MOST], len(most) // 2
                 events[event] = _TIMED_OUT
                 rows[used : used + size] = most[:size]

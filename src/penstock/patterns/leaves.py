@@ -134,8 +134,8 @@ class Leaves:
         """
         used = {name for one in self.expressions for name in one.columns}
         columns = {name: rows.column(name) for name in rows.column_names if name in used}
-        for name, (column, shift) in self.places.items():
-            columns[name] = shifted(rows.column(column), starts, shift)
+        for name, (base, shift) in self.places.items():
+            columns[name] = shifted(rows.column(base), starts, shift)
         count = len(rows)
         if self.of_nothing:
             count += 1
@@ -197,7 +197,7 @@ def _rank(texts: list[tuple[int, pa.Array]], constants: list[str], numbers: Vect
     for i, column in texts:
         numbers[i] = codes[at : at + len(column)]
         at += len(column)
-    return codes[at:]
+    return np.asarray(codes[at:])
 
 
 def _bytes(column: pa.Array) -> pa.Array:
@@ -220,5 +220,5 @@ def taken(column: Any, at: Vector) -> Any:
     missing = at < 0
     if not missing.any():
         return vectors.contiguous(column).take(from_int64(np.ascontiguousarray(at, np.int64)))
-    index = pa.array(np.where(missing, 0, at), mask=missing)
+    index: Any = pa.array(np.where(missing, 0, at), mask=missing)
     return vectors.contiguous(column).take(index)

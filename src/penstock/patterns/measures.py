@@ -309,7 +309,8 @@ class Measures:
         query = f'SELECT {part.sql} OVER ({frame}) AS x FROM rows ORDER BY "$at"'
         each = query_tables({"rows": known}, query).column(0).cast(type_)
         none = query_tables({"rows": rows.slice(0, 0)}, f"SELECT {part.sql} AS x FROM rows")
-        both: Any = pa.chunked_array([*each.chunks, *none.column(0).cast(type_).chunks], type_)
+        chunks: list[Any] = [*each.chunks, *none.column(0).cast(type_).chunks]
+        both: Any = pa.chunked_array(chunks)
         return both.combine_chunks().take(from_int64(np.where(last < 0, len(rows), last)))
 
 

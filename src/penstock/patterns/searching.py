@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -20,10 +20,11 @@ from penstock.patterns.spec import RowPattern
 
 __all__ = ["Compiled", "Matches", "Partial", "Resume", "Search", "starts_of"]
 
-STATES_MAX: Final = 1 << 20
-"""States that the search for one match may try where a definition depends on the rows before: they take some
-tens of megabytes. A partition of more rows may have more, see below."""
+STATES_MAX: Final = 1 << 17
+"""States that the search for one match may try where a definition depends on the rows before: some tens of
+milliseconds, and of megabytes."""
 STATES_PER_ROW_MAX: Final = 16
+"""And so many more for each row that it looks at: a long match has more."""
 BITS_MAX: Final = 4
 """Nested loops whose states are a table of all rows: with more, states are found by hashing."""
 TABLE_MAX: Final = 1 << 26
@@ -94,7 +95,8 @@ class Matches:
         next_from: where the search is left, its rows numbered as they were here.
         partial: the match of each partition that may still come.
         timed_out: matches that began, and didn't end within their time.
-        abandoned: rows at which the search was given up, as it had too many ways; no match begins there.
+        abandoned: where the search was given up, as it had too many ways: no match begins at the rows from
+            `first` to `last`.
         failed: how many rows have a part that couldn't be computed, and is NULL.
     """
 
@@ -219,7 +221,7 @@ class Search:
         compiled = self._compiled
         computed = compiled.leaves.compute(self._rows, self._starts)
         if computed.failed is not None:
-            self._failed += int(computed.failed.sum())
+            self._failed += int(computed.failed[: len(self._rows)].sum())
         others = (computed.constants, self._times, compiled.initial)
         numbers = computed.numbers
         data = (numbers, numbers.view(np.float64), computed.valid, others)
@@ -257,7 +259,8 @@ class Search:
             "hashed": int(hashed),
             "width": self._longest,
             "generation": 0,
-            "states": max(STATES_MAX, STATES_PER_ROW_MAX * self._longest),
+            "states": STATES_MAX,
+            "states per row": STATES_PER_ROW_MAX,
             "measures ahead": self._compiled.measures.ahead,
             "skip": self._compiled.skip,
             "skip set": len(program.sets),
@@ -314,12 +317,22 @@ class Search:
         open_from = np.maximum(self._starts[:-1], self._at - self._compiled.back)
         whole = (self._whole == 1) & (open_from == self._starts[:-1])
         return Matches(
-            rows, match, source, some[:, 1], some[:, 2], _last(mapped, some[:, 2] - 1), some[:, 3],
-            decided, some[:, 6] == 1, open_from,
-            Resume(self._at, self._numbers, whole, self._covered.astype(np.bool_)),
-            *(self._partial(*found[name][:2]) for name in ("partial", "timed out", "abandoned")),
-            self._failed,
-        )  # fmt: skip
+            rows=rows,
+            match=match,
+            source=source,
+            partition=some[:, 1],
+            first=some[:, 2],
+            last=_last(mapped, some[:, 2] - 1),
+            number=some[:, 3],
+            decided=decided,
+            skipped_wrongly=some[:, 6] == 1,
+            open_from=open_from,
+            next_from=Resume(self._at, self._numbers, whole, self._covered.astype(np.bool_)),
+            partial=self._partial(*found["partial"][:2]),
+            timed_out=self._partial(*found["timed out"][:2]),
+            abandoned=self._abandoned(*found["abandoned"][:2]),
+            failed=self._failed,
+        )
 
     def _output(
         self, events: Vector, mapped: Mapped, is_excluded: Vector
@@ -383,6 +396,11 @@ class Search:
             events[:, 1], events[:, 2], _last(mapped, events[:, 2]), counts, variable,
             _table(columns, measures.schema),
         )  # fmt: skip
+
+    def _abandoned(self, events: Vector, mapped: Mapped) -> Partial:
+        """Where the search was given up: each has the last row that it looked at, and took none."""
+        none = replace(mapped, starts=np.zeros_like(mapped.starts))
+        return replace(self._partial(events, none), last=mapped.rows)
 
 
 def _last(mapped: Mapped, otherwise: Vector) -> Vector:

@@ -247,19 +247,21 @@ class _Parser:
         return int(text)
 
     def _duration(self) -> int:
+        """Numbers with their units, such as `1 minute 30 seconds`."""
         total = 0
-        if self._token.kind != "number":
-            raise self._error("a duration, such as 10 minutes")
         while self._token.kind == "number":
             number = self._token.text
             self._next += 1
-            if self._token.kind != "word":
-                raise self._error("a unit of time, such as minutes")
+            unit = self._token
             try:
-                total += duration_us(f"{number} {self._token.text}")
+                total += duration_us(f"{number} {unit.text}") if unit.kind == "word" else -1
             except UserError:
-                raise self._error("a unit of time, such as minutes") from None
+                total = -1
+            if total < 0:
+                raise self._error("a unit of time, such as minutes")
             self._next += 1
+        if not total:
+            raise self._error("a duration, such as 10 minutes")
         return total
 
 
