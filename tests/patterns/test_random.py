@@ -12,9 +12,10 @@ from tests.patterns.reference import expected
 
 from penstock.patterns import Matcher, RowPattern
 
-ROUNDS = rounds("PENSTOCK_PATTERN_ROUNDS", quick=10, full=100)
+ROUNDS = rounds("PENSTOCK_PATTERN_ROUNDS", quick=8, full=60)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_matches_are_those_of_the_reference(seed: int) -> None:
     """Whatever the pattern, the definitions and the rows, matches and their measures are the reference's."""
@@ -44,6 +45,7 @@ def _rows(found: Any, spec: RowPattern) -> list[dict[str, Any]]:
     return as_rows(found)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_cuts_into_calls_change_nothing(seed: int) -> None:
     """Whatever calls the rows come in, the output is the same, and it comes as early as it can."""
@@ -66,6 +68,7 @@ def test_cuts_into_calls_change_nothing(seed: int) -> None:
             assert rows == expected(spec, one).rows, (i, spec, one)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("seed", range(2))
 def test_the_frontier_decides_as_rows_do(seed: int) -> None:
     """A match is given as soon as the time that no further row can have says so."""
