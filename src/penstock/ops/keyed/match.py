@@ -1,0 +1,365 @@
+"""Row patterns over a stream: what matches among each key's rows, in the order of their time.
+
+    rows of a key, by time; rows of one time by the columns of `order`, then by what is in them
+    matches = those of the pattern in these rows, one after the other (`penstock.patterns`)
+
+Rows wait until the frontier has passed their time, so none can come between two that were seen, and matches
+are a function of the rows in time, however they came. A match is given once, as soon as nothing that may
+still come can change it: with the row after which the search need not look further, or when its first row
+lies further back than `within`. That instant is its event time, so the operator promises what its input does.
+
+An attempt that is undecided keeps its rows. It is bounded by `within` in time, and by `rows_max` in rows:
+one that looks at more rows is given up, as if it failed, and its first row is refused.
+
+State. Rows that wait, by time; by key, those that an attempt, or PREV, still needs; a row a key that says
+where the next attempt begins; and the instants at which `within` ends undecided attempts, by time. A key of
+which nothing is needed is forgotten, unless the pattern counts its matches or asks for its first row.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.core import vectors
+from penstock.core.delta import TIME
+from penstock.core.schema import TIMESTAMP
+from penstock.core.vectors import Vector, from_int64, raw
+from penstock.ops.codec import RARE
+from penstock.ops.operator import Context, Operator, Port, Step, Traits
+from penstock.ops.over.window_functions import Ordered
+from penstock.ops.rolling.waiting import STRETCH_US, Waiting, low_of, repeated
+from penstock.ops.routed import Routed
+from penstock.ops.rows import Refused
+from penstock.ops.state import State
+from penstock.ops.windows import NO_TIME
+from penstock.patterns import Matcher, Matches, RowPattern
+from penstock.state.bag import ROW, Bag, negated, plain, weights_of
+from penstock.state.layout import HASH, WINDOW, concat, hashes
+
+__all__ = ["Match", "Matching", "Partitions"]
+
+SKIP: Final = "$skip"  # int64, how many of the kept rows lie before the next attempt
+NUMBER: Final = "$number"  # int64, how many matches there were
+GONE: Final = "$gone"  # int64, 1 where rows of the key are no longer kept
+DUE: Final = "$due"  # int64, after which time `within` ends the next attempt; `NO_TIME` is none
+
+
+@dataclass(frozen=True)
+class Partitions:
+    """Rows of some keys in their order.
+
+    Attributes:
+        rows: of all keys, in the layout of their bag, one for each time that it is there.
+        order: int64[rows], which each was, in what they were taken from.
+        starts: int64[keys + 1], where those of each key begin.
+    """
+
+    rows: pa.RecordBatch
+    order: Vector
+    starts: Vector
+
+
+@dataclass(frozen=True)
+class Matching(Operator):
+    """What operators that match patterns have in common.
+
+    Args:
+        input: the columns of the rows.
+        per: those that make up a key; none: all rows are one key's.
+        order: what rows are ordered by, within one instant where they have a time.
+        pattern: what is looked for, and what is given of it.
+        output: the columns that come out.
+        rows_max: that an attempt may look at.
+    """
+
+    input: pa.Schema
+    per: tuple[str, ...]
+    order: tuple[Ordered, ...]
+    pattern: RowPattern
+    output: pa.Schema
+    rows_max: int
+
+    @property
+    @abstractmethod
+    def _bag(self) -> Bag:
+        """Of the rows."""
+
+    @cached_property
+    def _matcher(self) -> Matcher:
+        time = TIME if TIME in self._bag.schema.names else None
+        return Matcher(self.pattern, self.input, time, rows_max=self.rows_max)
+
+    def _partitions(self, keys: pa.RecordBatch, rows: pa.RecordBatch) -> Partitions:
+        """Rows by key, in the order in which they are matched.
+
+        Args:
+            keys: of all rows: `$window`, `$hash` and the key's columns; sorted, each once.
+            rows: in the layout of the bag.
+        """
+        number = self._numbers(keys, rows)
+        order = self._sorted(number, rows)
+        starts = np.zeros(len(keys) + 1, np.int64)
+        np.cumsum(np.bincount(number, minlength=len(keys)), out=starts[1:])
+        return Partitions(rows.take(from_int64(order)), order, starts)
+
+    def _numbers(self, keys: pa.RecordBatch, rows: pa.RecordBatch) -> Vector:
+        """The number of each row's key: int64[rows]."""
+        if len(keys) == 1:
+            return np.zeros(len(rows), np.int64)
+        place = self._bag.place
+        names = place.schema.names
+        ids, _ = place.grouping(concat([keys.select(names), _at_zero(rows).select(names)]))
+        number = np.empty(len(keys), np.int64)
+        number[ids[: len(keys)]] = np.arange(len(keys))
+        return number[ids[len(keys) :]]
+
+    def _sorted(self, number: Vector, rows: pa.RecordBatch) -> Vector:
+        """The order of rows by key, then time, then the columns of `order`, then what is in them."""
+        times = [raw(rows.column(TIME))] if TIME in rows.schema.names else []
+        if not self.order:
+            return np.lexsort((raw(rows.column(ROW)), *times, number))
+        columns: list[pa.Array] = [from_int64(one) for one in (number, *times)]
+        keys: list[Any] = [(str(i), "ascending", "at_end") for i in range(len(columns))]
+        for one in self.order:
+            direction = "descending" if one.descending else "ascending"
+            nulls = "at_start" if one.nulls_first else "at_end"
+            keys.append((str(len(columns)), direction, nulls))
+            columns.append(vectors.sortable(rows.column(one.name)))
+        keys.append((str(len(columns)), "ascending", "at_end"))
+        columns.append(rows.column(ROW))
+        table = pa.table({str(i): column for i, column in enumerate(columns)})
+        return np.asarray(pc.sort_indices(table, sort_keys=keys)).astype(np.int64)
+
+    def _given(self, parts: Partitions, found: Matches) -> pa.Table:
+        """What comes out of matches: the output's columns, which may be NULL."""
+        heads = parts.rows.take(from_int64(parts.starts[found.partition]))
+        columns = []
+        for field in plain(self.output):
+            if field.name in found.rows.column_names:
+                column = vectors.contiguous(found.rows.column(field.name))
+            else:
+                column = heads.column(field.name)
+            columns.append(column if column.type == field.type else column.cast(field.type))
+        return pa.Table.from_arrays(columns, schema=plain(self.output))
+
+    def _read(self, parts: Partitions) -> pa.Table:
+        """Rows as the matcher reads them."""
+        names = [*self.input.names, *([TIME] if TIME in parts.rows.schema.names else [])]
+        return pa.Table.from_batches([parts.rows.select(names)])
+
+    def _refused(self, parts: Partitions, found: Matches) -> list[Refused]:
+        """The first rows of attempts that were given up."""
+        rows = parts.rows.select(self.input.names)
+        return [
+            Refused(pa.Table.from_batches([rows.slice(first, 1)]), reason)
+            for _, first, reason in found.refused
+        ]
+
+
+@dataclass(frozen=True)
+class Match(Matching):
+    """The operator; see `Matching` for what else it is made of.
+
+    Args:
+        timed_out: whether it gives, instead of matches, attempts that `within` ended before they matched.
+    """
+
+    kind: ClassVar[str] = "match"
+
+    timed_out: Annotated[bool, RARE] = False
+
+    # -- what it is ---------------------------------------------------------------------------------
+
+    @cached_property
+    def traits(self) -> Traits:
+        """See `Operator`: records are keyed by the key, where its columns come out."""
+        keys = self.per if set(self.per) <= set(self.output.names) else ()
+        keeps = {
+            "waiting": self._bag.layout,
+            "kept": self._bag.layout,
+            "places": self._places.layout,
+        }
+        if self.pattern.within_us is not None:
+            keeps["timers"] = self._timers.layout
+        return Traits(
+            schema=self.output,
+            ports=(Port(self._waiting.parcels, self.per),),
+            keeps=keeps,
+            keys=keys,
+            placed_by=keys,
+            retracts=False,
+            timed=True,
+            frontiers_kept=1,
+        )
+
+    def wakes(self, before_us: Sequence[int], now_us: Sequence[int]) -> bool:
+        """See `Operator`: rows and undecided attempts may wait for the frontier."""
+        return now_us[0] > before_us[0]
+
+    # -- state --------------------------------------------------------------------------------------
+
+    def step(self, state: State, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
+        """See `Operator`."""
+        [parts], [now_us], [before_us] = inputs, context.frontiers_us, state.frontiers_us
+        assert now_us >= before_us, "frontiers don't fall"
+        passed, held = self._waiting.passed(state.traces["waiting"], parts, before_us, now_us)
+        keys = self._touched(state, passed, now_us)
+        deltas = {"waiting": held}
+        changes, refused = self._empty, []
+        if len(keys):
+            before = repeated(self._bag.find(state.traces["kept"], keys))
+            both = concat([before, repeated(passed)])
+            some = self._partitions(keys, both)
+            old = self._places.find(state.traces["places"], keys)
+            found = self._found(keys, some, old, now_us)
+            changes = self._changes(some, found) if self.gives else None
+            refused = self._refused(some, found) if not self.timed_out else []
+            deltas |= self._deltas(keys, some, some.order >= len(before), old, found)
+        low_us = {"waiting": low_of(now_us, 0, STRETCH_US)}
+        made = context.appended(state, deltas, low_us=low_us, frontiers_us=context.frontiers_us)
+        if "timers" in made.traces and now_us > NO_TIME:
+            made = made.above({"timers": now_us})
+        return Step(made, changes if self.gives else None, refused=refused)
+
+    # -- the work -----------------------------------------------------------------------------------
+
+    def _touched(self, state: State, passed: pa.RecordBatch, now_us: int) -> pa.RecordBatch:
+        """The keys that the frontier has passed rows of, or the end of an undecided attempt."""
+        names = self._bag.place.schema.names
+        found = [_at_zero(passed).select(names)]
+        if "timers" in state.traces and now_us > NO_TIME:
+            for batch in state.traces["timers"].scan(None, now_us):
+                found.append(_at_zero(batch.filter(pa.array(weights_of(batch) != 0))).select(names))
+        return self._bag.place.group(concat(found), whole=False)
+
+    def _found(
+        self, keys: pa.RecordBatch, some: Partitions, old: pa.RecordBatch, now_us: int
+    ) -> Matches:
+        """The matches that are certain now."""
+        number = self._numbers(keys, old)
+        resume, numbers = some.starts[:-1].copy(), np.zeros(len(keys), np.int64)
+        fresh = np.ones(len(keys), np.bool_)
+        resume[number] += raw(old.column(SKIP))
+        numbers[number] = raw(old.column(NUMBER))
+        fresh[number] = raw(old.column(GONE)) == 0
+        return self._matcher.match(
+            self._read(some),
+            some.starts,
+            until_us=now_us,
+            resume=resume,
+            numbers=numbers,
+            fresh=fresh,
+        )
+
+    def _changes(self, some: Partitions, found: Matches) -> pa.Table:
+        """What comes out, in the order of its time."""
+        if self.timed_out:
+            assert found.timed_out is not None, "the matcher was asked for it"
+            found = found.timed_out
+        order = np.argsort(found.decided_us, kind="stable")
+        times = from_int64(found.decided_us).view(TIMESTAMP)
+        made = self._given(some, found).append_column(pa.field(TIME, TIMESTAMP), times)
+        return made.take(from_int64(order))
+
+    def _deltas(
+        self,
+        keys: pa.RecordBatch,
+        some: Partitions,
+        is_new: Vector,
+        old: pa.RecordBatch,
+        found: Matches,
+    ) -> dict[str, pa.RecordBatch]:
+        """What changes of the state of some keys."""
+        here, ends = np.arange(len(some.rows)), some.starts[1:]
+        keep = here >= np.repeat(found.open_from, np.diff(some.starts))
+        change = keep.astype(np.int64) - ~is_new
+        moved = np.flatnonzero(change)
+        rows = some.rows.take(from_int64(moved))
+        gone = found.open_from > some.starts[:-1]
+        was = self._numbers(keys, old)
+        gone[was] |= raw(old.column(GONE)) != 0
+        due = np.full(len(keys), NO_TIME)
+        if self.pattern.within_us is not None:
+            waits = np.flatnonzero(found.next_from < ends)
+            times = raw(some.rows.column(TIME))
+            due[waits] = times[found.next_from[waits]] + self.pattern.within_us
+        needed = found.open_from < ends
+        needed |= (found.numbers > 0) & self._matcher.numbered
+        needed |= gone & self._matcher.anchored
+        made = {
+            SKIP: found.next_from - found.open_from,
+            NUMBER: found.numbers,
+            GONE: gone.astype(np.int64),
+            DUE: due,
+        }
+        columns = [keys.column(name) for name in self.per] + [
+            from_int64(column) for column in made.values()
+        ]
+        stays = from_int64(np.flatnonzero(needed))
+        kept = pa.RecordBatch.from_arrays(columns, [*self.per, *made]).take(stays)
+        new = self._places.delta(kept, hashes(keys.take(stays)), None, None)
+        places = self._places.sum([negated(old), new])
+        deltas = {
+            "kept": self._bag.delta(rows, hashes(rows), change[moved], None),
+            "places": places,
+        }
+        if self.pattern.within_us is not None:
+            deltas["timers"] = self._timers_of(places)
+        return deltas
+
+    def _timers_of(self, places: pa.RecordBatch) -> pa.RecordBatch:
+        """How the timers change where the places change so."""
+        due = raw(places.column(DUE))
+        there = places.filter(pa.array(due != NO_TIME))
+        times = raw(there.column(DUE))
+        return self._timers.sum(
+            [self._timers.delta(there, hashes(there), weights_of(there), times)]
+        )
+
+    # -- how it is laid out -------------------------------------------------------------------------
+
+    @cached_property
+    def _matcher(self) -> Matcher:
+        return Matcher(
+            self.pattern, self.input, TIME, rows_max=self.rows_max, timed_out=self.timed_out
+        )
+
+    @cached_property
+    def _empty(self) -> pa.Table:
+        return pa.schema([*plain(self.output), pa.field(TIME, TIMESTAMP)]).empty_table()
+
+    @cached_property
+    def _waiting(self) -> Waiting:
+        return Waiting(self.input, self.per)
+
+    @property
+    def _bag(self) -> Bag:
+        return self._waiting.bag
+
+    @cached_property
+    def _places(self) -> Bag:
+        keys = [pa.field(name, self.input.field(name).type) for name in self.per]
+        own = [pa.field(name, pa.int64()) for name in (SKIP, NUMBER, GONE, DUE)]
+        return Bag(pa.schema([*keys, *own]), self.per)
+
+    @cached_property
+    def _timers(self) -> Bag:
+        """A row a key that has an undecided attempt, where the time lies at which that ends."""
+        keys = [pa.field(name, self.input.field(name).type) for name in self.per]
+        return Bag(pa.schema([*keys, pa.field(DUE, pa.int64())]), self.per)
+
+
+def _at_zero(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The same rows, of no stretch of time."""
+    at = rows.schema.get_field_index(WINDOW)
+    zeros = from_int64(np.zeros(len(rows), np.int64))
+    return rows.set_column(at, rows.schema.field(at), zeros)
+

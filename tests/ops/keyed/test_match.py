@@ -1,0 +1,161 @@
+"""Row patterns over a stream: matches in the order of time, however the log is cut."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.effort import examples
+from tests.ops.contract import Contract, delta
+from tests.ops.keyed.row_patterns import Node, found
+
+from penstock.ops import NO_TIME
+from penstock.ops.keyed.match import Match
+from penstock.ops.over.window_functions import Ordered
+from penstock.patterns import Matcher, RowPattern
+
+INPUT = pa.schema([("k", pa.string()), ("n", pa.int64()), ("v", pa.int64())])
+MICROS = pa.timestamp("us", "UTC")
+LATENESS = 15
+WITHIN = 30
+
+A, B, C = (("name", one) for one in "abc")
+PATTERNS: dict[str, Node] = {
+    "a b c": ("seq", [A, B, C]),
+    "a+ b": ("seq", [("some", A, 1, None, True), B]),
+    "a b*": ("seq", [A, ("some", B, 0, None, True)]),
+    "a b{2,3}? c": ("seq", [A, ("some", B, 2, 3, False), C]),
+    "a (b | c)+": ("seq", [A, ("some", ("or", [B, C]), 1, None, True)]),
+}
+DEFINES = (("a", "v = 1"), ("b", "v = 2 OR n > FIRST(a.n)"), ("c", "v = 3"))
+TESTS = {
+    "a": lambda rows, _, i: rows[i]["v"] == 1,
+    "b": lambda rows, labels, i: rows[i]["v"] == 2 or _later(rows, labels, i),
+    "c": lambda rows, _, i: rows[i]["v"] == 3,
+}
+MEASURES = (
+    ("start", "FIRST(n)", "final"),
+    ("until", "LAST(n)", "final"),
+    ("rows", "count(*)", "final"),
+    ("number", "MATCH_NUMBER()", "final"),
+)
+
+
+def _later(rows: Any, labels: Any, i: int) -> bool:
+    first = [rows[at]["n"] for name, at in labels if name == "a"]
+    return bool(first) and rows[i]["n"] > first[0]
+
+
+def pattern(
+    text: str, *, within: int | None = WITHIN, after: str = "past last row", **options: Any
+) -> RowPattern:
+    """The clause of a pattern of the list."""
+    return RowPattern(
+        pattern=text, defines=DEFINES, measures=MEASURES, after=after, within_us=within, **options
+    )
+
+
+def operator(clause: RowPattern, **options: Any) -> Match:
+    """The operator of a clause."""
+    matcher = Matcher(clause, INPUT, "$time")
+    key = () if clause.rows == "all" else (INPUT.field("k"),)
+    return Match(
+        input=INPUT,
+        per=("k",),
+        order=(Ordered("n"),),
+        pattern=clause,
+        output=pa.schema([*key, *matcher.output]),
+        rows_max=100,
+        **options,
+    )
+
+
+def naive(
+    there: list[tuple[int, str, int, int]], clause: RowPattern, until: int, *, timed_out: bool
+) -> Counter[Any]:
+    """All rows in time, sorted, at once."""
+    made: Counter[Any] = Counter()
+    for k in {row[1] for row in there}:
+        mine = sorted((at, n, v) for at, key, n, v in there if key == k and at < until)
+        rows = [{"n": n, "v": v} for _, n, v in mine]
+        some, _, _ = found(
+            PATTERNS[clause.pattern],
+            TESTS,
+            rows,
+            [at for at, _, _ in mine],
+            within=clause.within_us,
+            until=until,
+            skip=clause.after,
+        )
+        for one in some:
+            if one.timed_out == timed_out:
+                first, last = rows[one.first]["n"], rows[one.labels[-1][1]]["n"]
+                made[one.decided, k, first, last, len(one.labels), one.number] += 1
+    return made
+
+
+class Feed:
+    """Rows that come in some disorder, and the watermark behind them."""
+
+    def __init__(self) -> None:
+        self.newest = NO_TIME
+        self.there: list[tuple[int, str, int, int]] = []
+        self.late = 0
+        self.n = 0
+
+    @property
+    def until(self) -> int:
+        """The watermark."""
+        return self.newest - LATENESS if self.newest > NO_TIME else NO_TIME
+
+    def batch(self, rows: list[tuple[int, str, int]]) -> pa.Table:
+        """Some rows; each has a number of its own."""
+        given, times, marks = [], [], []
+        for at, k, v in rows:
+            mark = self.until
+            self.newest = max(self.newest, at)
+            given.append((k, self.n, v))
+            times.append(at)
+            marks.append(mark)
+            if at >= mark:
+                self.there.append((at, k, self.n, v))
+            else:
+                self.late += 1
+            self.n += 1
+        return delta(INPUT, given, times=times, marks=marks)
+
+
+row = st.tuples(st.integers(-40, 150), st.sampled_from("xy"), st.integers(1, 3))
+batches = st.lists(st.lists(row, max_size=10), max_size=7)
+
+
+@settings(max_examples=examples(100))
+@given(
+    batches,
+    st.sampled_from([*PATTERNS]),
+    st.sampled_from([None, 10, WITHIN]),
+    st.sampled_from(["past last row", "next row"]),
+    st.booleans(),
+    st.integers(1, 3),
+    st.integers(),
+)
+def test_matches_are_those_of_the_rows_in_order(
+    given_: Any, text: str, within: Any, after: str, timed_out: bool, shards: int, seed: int
+) -> None:
+    """At each step, what came out is what all rows in time give at once; late rows count nowhere."""
+    clause = pattern(text, within=within, after=after)
+    one = operator(clause, timed_out=timed_out)
+    run = Contract(one, shards=shards, chance=random.Random(seed), timed=True)
+    feed = Feed()
+    for some in given_:
+        before = feed.late
+        run.step([feed.batch(some)], [feed.until])
+        assert len(run.late[0]) == feed.late - before
+        assert run.total() == naive(feed.there, clause, feed.until, timed_out=timed_out)
+    run.step([feed.batch([])], [2**60])
+    assert run.total() == naive(feed.there, clause, 2**60, timed_out=timed_out)
