@@ -138,7 +138,7 @@ class Matching(Operator):
         table = pa.table({str(i): column for i, column in enumerate(columns)})
         return np.asarray(pc.sort_indices(table, sort_keys=keys)).astype(np.int64)
 
-    def _given(self, parts: Partitions, found: Matches) -> pa.Table:
+    def _given(self, parts: Partitions, found: Matches) -> pa.RecordBatch:
         """What comes out of matches: the output's columns, which may be NULL."""
         heads = parts.rows.take(from_int64(parts.starts[found.partition]))
         columns = []
@@ -148,7 +148,7 @@ class Matching(Operator):
             else:
                 column = heads.column(field.name)
             columns.append(column if column.type == field.type else column.cast(field.type))
-        return pa.Table.from_arrays(columns, schema=plain(self.output))
+        return pa.RecordBatch.from_arrays(columns, schema=plain(self.output))
 
     def _read(self, parts: Partitions) -> pa.Table:
         """Rows as the matcher reads them."""
@@ -267,7 +267,7 @@ class Match(Matching):
         order = np.argsort(found.decided_us, kind="stable")
         times = from_int64(found.decided_us).view(TIMESTAMP)
         made = self._given(some, found).append_column(pa.field(TIME, TIMESTAMP), times)
-        return made.take(from_int64(order))
+        return pa.Table.from_batches([made.take(from_int64(order))])
 
     def _deltas(
         self,
