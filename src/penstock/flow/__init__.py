@@ -2,7 +2,7 @@
 
 from penstock.flow.aggregates import AggregateCall
 from penstock.flow.app import Flow
-from penstock.flow.collections import Grouped, Stream, Table, Windowed
+from penstock.flow.collections import Matched, Stream, Table
 from penstock.flow.functions import (
     aggregate,
     approx_count_distinct,
@@ -43,6 +43,7 @@ from penstock.flow.times import (
     header,
     processing_time,
 )
+from penstock.flow.windows import Grouped, Windowed
 
 __all__ = [
     "AggregateCall",
@@ -50,6 +51,7 @@ __all__ = [
     "Flow",
     "Grouped",
     "Header",
+    "Matched",
     "Stream",
     "Table",
     "Windowed",

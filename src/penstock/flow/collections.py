@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Literal, Protocol, Self, TypeAlias, TypeVar, get_args, overload
+from typing import Literal, Self, TypeAlias, get_args, overload
 
 import pyarrow as pa
 
-from penstock.core.delta import TIME
 from penstock.core.schema import Schema
 from penstock.errors import FlowError
 from penstock.expr import compile_expression
 from penstock.flow import shaping
-from penstock.flow.aggregates import (
-    AggregateCall,
-    check_calls,
-    check_groups,
-)
+from penstock.flow.aggregates import AggregateCall
 from penstock.flow.algebra import groups
 from penstock.flow.algebra.joins import join
 from penstock.flow.algebra.rows import filtered, mapped, project
@@ -38,11 +33,11 @@ from penstock.flow.graph import (
     Emission,
     Node,
     OutputNode,
+    Owner,
     is_one_row,
     keys_of,
     retracts,
     row_key,
-    timed,
 )
 from penstock.flow.interval_join import Within, interval_join
 from penstock.flow.joins import (
@@ -52,8 +47,9 @@ from penstock.flow.joins import (
     check_on,
     check_same_flow,
 )
+from penstock.flow.patterns import MatchedRows, Names, Options, Pattern, pattern_of
 from penstock.flow.rolling import Rolling, RowWindow
-from penstock.flow.windows import Late, check_window
+from penstock.flow.windows import Grouped, Late, Windowed, check_window
 from penstock.formats.registered import Encoded
 from penstock.ops import Window
 from penstock.ops.joins.enriched import HowEnriched
@@ -64,23 +60,7 @@ from penstock.ops.rows import MapBatches
 Emit: TypeAlias = Literal["closed", "upserts", "changes"]
 WrittenFormat: TypeAlias = Literal["json", "avro", "json-schema", "protobuf"] | Encoded
 
-__all__ = ["AggregateCall", "Grouped", "Stream", "Table", "Windowed"]
-
-
-N = TypeVar("N", bound=Node)
-
-
-class Owner(Protocol):
-    """The flow that a collection belongs to."""
-
-    name: str
-
-    def node(self, node: N) -> N:
-        """The one node of the flow that means the same, be it this one or one from before."""
-        ...
-
-    def add_output(self, output: OutputNode) -> None:
-        """Adds a topic to write to."""
+__all__ = ["AggregateCall", "Grouped", "Matched", "Stream", "Table", "Windowed"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +84,7 @@ class Collection(Percolates):
         *,
         keep: str | timedelta | None = None,
         late: Late = "drop",
-    ) -> Windowed:
+    ) -> Windowed[Table]:
         """Assigns rows to windows of event time.
 
         Args:
@@ -116,19 +96,19 @@ class Collection(Percolates):
                 reads the window follows, including topics.
         """
         kept_us, corrected_us = check_window(self.node, window, keep, late)
-        return Windowed(self, window, kept_us, corrected_us)
+        return Windowed(self.node, window, self._table, kept_us, corrected_us)
 
-    def group_by(self, *keys: str) -> Grouped:
+    def group_by(self, *keys: str) -> Grouped[Table]:
         """Groups all rows by the given columns; `agg` then gives a table.
 
         Without columns, all rows are one group. Like every group, it is in the table only while it has rows;
         SQL's aggregates without GROUP BY have one row also of none.
         """
-        return Windowed(self, Window("none")).group_by(*keys)
+        return Windowed(self.node, Window("none"), self._table).group_by(*keys)
 
     def distinct(self) -> Table:
         """The distinct rows."""
-        return Table(self.flow, self.flow.node(groups.distinct(self.node)))
+        return self._table(groups.distinct(self.node))
 
     def top(self, n: int, *, by: str | tuple[str, ...], per: str | tuple[str, ...] = ()) -> Table:
         """The first rows of each group in an order.
@@ -139,7 +119,7 @@ class Collection(Percolates):
                 Ties are broken by the other columns.
             per: the grouping columns; none puts all rows into one group.
         """
-        return Table(self.flow, self.flow.node(shaping.top(self.node, n, by, per)))
+        return self._table(shaping.top(self.node, n, by, per))
 
     def where(self, condition: str) -> Self:
         """Keeps the rows for which an SQL condition is true."""
@@ -173,6 +153,9 @@ class Collection(Percolates):
         written = check_written(format_, registry, node.schema)
         self.flow.add_output(OutputNode(topic, node, emission, keys, partitions, kept_us, written))
 
+    def _table(self, node: Node) -> Table:
+        return Table(self.flow, self.flow.node(node))
+
     def _then(self, node: Node) -> Self:
         return replace(self, node=self.flow.node(node))
 
@@ -187,7 +170,7 @@ class Stream(Collection):
     @overload
     def window(
         self, window: Window, *, keep: str | timedelta | None = None, late: Late = "drop"
-    ) -> Windowed: ...
+    ) -> Windowed[Table]: ...
 
     def window(
         self,
@@ -195,7 +178,7 @@ class Stream(Collection):
         *,
         keep: str | timedelta | None = None,
         late: Late = "drop",
-    ) -> Windowed | Rolling[Stream]:
+    ) -> Windowed[Table] | Rolling[Stream]:
         """Assigns rows to windows of event time, or of a number of rows.
 
         Args:
@@ -281,6 +264,47 @@ class Stream(Collection):
             raise FlowError(f"expected a table to enrich with; found {type(table).__name__}")
         check_same_flow(self.flow, table.flow)
         return self._then(enrich(self.node, table.node, on, how, as_of))
+
+    def match(
+        self,
+        pattern: str,
+        *,
+        by: Names = (),
+        within: str | timedelta | None = None,
+        keep: int | None = None,
+        measures: Mapping[str, str] | None = None,
+        after: str = "past last row",
+        rows: MatchedRows = "one",
+        order: Names = (),
+        subsets: Mapping[str, Sequence[str]] | None = None,
+        define: Mapping[str, str] | None = None,
+        **defines: str,
+    ) -> Matched:
+        """The matches of a row pattern among each key's rows, in event-time order.
+
+        `match("fail{5,} ok", by="user", within="10 minutes", fail="NOT success", ok="success")`. A match is
+        emitted once, as soon as no later row can change it; that time is its event time. docs/patterns.md
+        describes the language.
+
+        Args:
+            pattern: variables, with SQL's quantifiers and groups; `a -> b` allows other rows in between, `!b`
+                is the absence of a row.
+            by: the key; none puts all rows into one sequence.
+            within: the largest distance in time between a match's first and last row.
+            keep: the number of rows that a match may span; at most, and by default, 100,000. A stream's
+                pattern that any number of rows may match needs this or `within`.
+            measures: the columns of a match: expressions such as `"LAST(ok.at)"`, `"count(fail.*)"`.
+            after: where the next match begins: `"past last row"`, `"next row"`, `"first x"`, `"last x"`.
+            rows: `"one"` gives `by` and the measures once for each match; `"all"` gives each row of a match
+                with all its columns; `"all, unmatched too"` also those of no match.
+            order: the order of rows that have the same event time.
+            subsets: names for several variables, for conditions and measures.
+            define: conditions of variables whose names are those of arguments.
+            defines: the condition of each variable. A variable without one is any row.
+        """
+        options = Options(by, within, keep, measures, after, rows, order, subsets)
+        found = pattern_of(self.node, pattern, options, define, defines)
+        return Matched(self.flow, self.flow.node(found.matches()), found)
 
     def process(
         self,
@@ -414,6 +438,28 @@ class Stream(Collection):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class Matched(Stream):
+    """The matches of a row pattern over a stream."""
+
+    pattern: Pattern | None = None
+
+    @property
+    def timed_out(self) -> Stream:
+        """Attempts that had matched a row when `within` had passed; their event time is that instant.
+
+        Columns are those of one row for each match. Measures of what wasn't reached are NULL.
+        """
+        if self.pattern is None:
+            raise FlowError(
+                "expected .timed_out of what match(…) gave; found further steps. Write it before them"
+            )
+        return Stream(self.flow, self.flow.node(self.pattern.timed_out()))
+
+    def _then(self, node: Node) -> Self:
+        return replace(self, node=self.flow.node(node), pattern=None)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Table(Collection):
     """Rows that are added, changed and removed, such as the content of an aggregate."""
 
@@ -438,6 +484,38 @@ class Table(Collection):
         if how not in ("semi", "anti"):
             check_names_differ(self.schema, other.schema, pairs)
         return self._then(join(self.node, other.node, pairs, how))
+
+    def match(
+        self,
+        pattern: str,
+        *,
+        order: Names,
+        by: Names = (),
+        within: str | timedelta | None = None,
+        measures: Mapping[str, str] | None = None,
+        after: str = "past last row",
+        rows: MatchedRows = "one",
+        subsets: Mapping[str, Sequence[str]] | None = None,
+        define: Mapping[str, str] | None = None,
+        **defines: str,
+    ) -> Table:
+        """The matches of a row pattern among each key's rows; the result follows every change of the table.
+
+        Args:
+            pattern: see `Stream.match`, as for the other arguments.
+            order: the columns by which rows are ordered; for `within`, the first one is a TIMESTAMP.
+            by: the key.
+            within: the largest distance in time between a match's first and last row.
+            measures: the columns of a match. One that is `"MATCH_NUMBER()"` identifies matches.
+            after: where the next match begins.
+            rows: what is given of a match.
+            subsets: names for several variables.
+            define: conditions of variables whose names are those of arguments.
+            defines: the condition of each variable.
+        """
+        options = Options(by, within, None, measures, after, rows, order, subsets)
+        found = pattern_of(self.node, pattern, options, define, defines)
+        return self._table(found.matches())
 
     def closed(self) -> Stream:
         """The rows of closed windows as a stream. A row is emitted when its window closes, and is then final.
@@ -512,60 +590,3 @@ class Table(Collection):
         if emission == "upserts" and not keys and not is_one_row(self.node):
             raise shaping.no_key(topic, self.schema)
         self._write(topic, node, emission, keys, partitions, retention, format, registry)
-
-
-@dataclass(frozen=True)
-class Windowed:
-    """Rows cut into windows; say next by what to group them."""
-
-    rows: Collection
-    window: Window
-    keep_us: int | None = None
-    correct_us: int = 0
-
-    def group_by(self, *keys: str) -> Grouped:
-        """Groups by the given columns; none puts all rows of a window into one group."""
-        check_groups(keys, self.rows.schema)
-        return Grouped(self, keys)
-
-    def agg(self, *unnamed: AggregateCall, **aggregates: AggregateCall) -> Table:
-        """The same as `group_by().agg(…)`."""
-        return self.group_by().agg(*unnamed, **aggregates)
-
-
-@dataclass(frozen=True)
-class Grouped:
-    """Rows in windows and groups; say next what to compute."""
-
-    windowed: Windowed
-    keys: tuple[str, ...]
-
-    def agg(self, *unnamed: AggregateCall, **aggregates: AggregateCall) -> Table:
-        """Computes aggregates: `agg(n=ps.count(), total=ps.sum("v"))`.
-
-        Args:
-            unnamed: there must be none: each is a column, and needs a name.
-            aggregates: by the names of their columns.
-
-        Returns:
-            A table of `window_start`, `window_end` (where there are windows), the grouping columns and
-            the aggregates.
-        """
-        check_calls(unnamed, aggregates)
-        windowed = self.windowed
-        rows = windowed.rows
-        for name, call in aggregates.items():
-            if call.by == TIME and not timed(rows.node):
-                raise FlowError(
-                    f"expected rows with an event time for {name!r}, the first or last by it; found a table "
-                    'that has no windows. Name the order, such as ps.arg_max("price", by="version")'
-                )
-        node = groups.group(
-            rows.node,
-            self.keys,
-            aggregates,
-            windowed.window,
-            keep_us=windowed.keep_us,
-            correct_us=windowed.correct_us,
-        )
-        return Table(rows.flow, rows.flow.node(node))

@@ -20,7 +20,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from penstock.core.names import built, place
 from penstock.core.schema import Schema
@@ -314,6 +314,18 @@ class Graph:
     def stateful(self) -> list[Stateful]:
         """Every operator, each after those it reads."""
         return [node for node in self.nodes if isinstance(node, Stateful)]
+
+
+class Owner(Protocol):
+    """The flow that a collection belongs to."""
+
+    name: str
+
+    def node(self, node: N) -> N:
+        """The one node of the flow that means the same, be it this one or one from before."""
+
+    def add_output(self, output: OutputNode) -> None:
+        """Adds a topic to write to."""
 
 
 def ancestors(node: Node) -> Iterator[Node]:

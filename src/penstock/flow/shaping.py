@@ -29,6 +29,7 @@ __all__ = [
     "columns_shown",
     "deduplicate",
     "no_key",
+    "ordered",
     "paced",
     "process",
     "top",
@@ -71,7 +72,7 @@ def top(node: Node, n: int, by: str | tuple[str, ...], per: str | tuple[str, ...
     check_number(n, "rows of each group", 1, TOP_MAX)
     per_ = (per,) if isinstance(per, str) else tuple(per)
     check_columns(per_, schema, "per")
-    order = tuple(_ordered(one, schema) for one in ((by,) if isinstance(by, str) else by))
+    order = tuple(ordered(one, schema) for one in ((by,) if isinstance(by, str) else by))
     if not order:
         raise FlowError('expected an order, such as by="score DESC"; found none')
     _check_single((*per_, *(name for name, _ in order)), schema)
@@ -195,8 +196,8 @@ def _check_single(names: Iterable[str], schema: Schema) -> None:
             raise FlowError(f"expected columns of single values; found the array {name!r}")
 
 
-def _ordered(text: str, schema: Schema) -> tuple[str, bool]:
-    """A column, and whether the greatest comes first."""
+def ordered(text: str, schema: Schema) -> tuple[str, bool]:
+    """A column, and whether the greatest comes first; `"score DESC"`."""
     check_text(text, "an order", "by='score DESC'")
     name, _, direction = text.strip().rpartition(" ")
     if direction.upper() not in ("ASC", "DESC") or not name:

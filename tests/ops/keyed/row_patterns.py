@@ -1,6 +1,6 @@
 """Row patterns by backtracking, a row after the other: what operators that match patterns are compared with.
 
-    attempt(rows, start) = the first of all ways to match that begin at a row, in the order of preference
+attempt(rows, start) = the first of all ways to match that begin at a row, in the order of preference
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def found(
     resume: int = 0,
     number: int = 0,
 ) -> tuple[list[Found], int, int]:
-    """What is found in a key's rows, in their order; where the next attempt begins; how many matches there were.
+    """What is found in a key's rows; where the next attempt begins; how many matches there were.
 
     Args:
         node: the pattern.

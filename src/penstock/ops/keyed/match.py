@@ -42,7 +42,7 @@ from penstock.ops.state import State
 from penstock.ops.windows import NO_TIME
 from penstock.patterns import Matcher, Matches, RowPattern
 from penstock.state.bag import ROW, Bag, negated, plain, weights_of
-from penstock.state.layout import HASH, WINDOW, concat, hashes
+from penstock.state.layout import WINDOW, concat, hashes
 
 __all__ = ["Match", "Matching", "Partitions"]
 
@@ -236,8 +236,8 @@ class Match(Matching):
         names = self._bag.place.schema.names
         found = [_at_zero(passed).select(names)]
         if "timers" in state.traces and now_us > NO_TIME:
-            for batch in state.traces["timers"].scan(None, now_us):
-                found.append(_at_zero(batch.filter(pa.array(weights_of(batch) != 0))).select(names))
+            due = self._timers.sum(list(state.traces["timers"].scan(None, now_us)))
+            found.append(_at_zero(due).select(names))
         return self._bag.place.group(concat(found), whole=False)
 
     def _found(
@@ -362,4 +362,3 @@ def _at_zero(rows: pa.RecordBatch) -> pa.RecordBatch:
     at = rows.schema.get_field_index(WINDOW)
     zeros = from_int64(np.zeros(len(rows), np.int64))
     return rows.set_column(at, rows.schema.field(at), zeros)
-

@@ -1,0 +1,187 @@
+"""Row patterns: the matches among the rows of each key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from penstock.core.delta import TIME
+from penstock.core.schema import TIMESTAMP
+from penstock.errors import FlowError
+from penstock.flow.algebra.stateful import stateful
+from penstock.flow.graph import Node, Stateful, retracts, row_key, timed
+from penstock.ops.keyed.match import Match
+from penstock.ops.keyed.revised_match import RevisedMatch
+from penstock.ops.over.window_functions import Ordered
+from penstock.patterns import Matcher, RowPattern, parse_pattern
+from penstock.patterns.tree import (
+    Absent,
+    Choice,
+    End,
+    Permute,
+    Repeat,
+    Then,
+    parts_of,
+)
+from penstock.patterns.tree import Node as Part
+from penstock.patterns.tree import Sequence as Parts
+
+__all__ = ["ROWS_MAX", "match"]
+
+ROWS_MAX: Final = 100_000
+"""Rows that one attempt at a match may look at, unless a program says less: they are kept, and read again
+whenever their key gets another one."""
+
+
+def match(
+    node: Node,
+    per: Sequence[str],
+    order: Sequence[Ordered],
+    pattern: RowPattern,
+    *,
+    keep: int | None = None,
+    timed_out: bool = False,
+) -> Stateful:
+    """What matches among the rows of each key: of a stream, a stream; of a table, a table.
+
+    Args:
+        node: the rows.
+        per: the columns of the key; none: all rows are one key's.
+        order: of a stream, the order of rows of one instant; of a table, of all, and not empty.
+        pattern: what is looked for, and what is given of it.
+        keep: how many rows an attempt may look at; None: `ROWS_MAX`, where the pattern is bounded otherwise.
+        timed_out: whether attempts of a stream that ran out of time are given, instead of matches.
+
+    Raises:
+        FlowError: the pattern could keep rows of a stream for ever, or asks for what a stream doesn't have.
+        SchemaError: the pattern, a condition or a measure can't be read.
+    """
+    columns = node.schema.arrow
+    tree = parse_pattern(pattern.pattern)
+    is_table = retracts(node)
+    if not is_table:
+        _check_stream(node, pattern, tree, keep)
+        time = TIME
+    else:
+        assert order, "a table's rows have no other"
+        assert not timed_out, "which time would have passed?"
+        time = _time_of(order[0], columns, pattern)
+    rows_max = ROWS_MAX if keep is None else keep
+    made = Matcher(pattern, columns, time, rows_max=rows_max).output
+    keys = [columns.field(name) for name in dict.fromkeys(per) if pattern.rows == "one"]
+    _check_names(keys, made)
+    common = {
+        "input": columns,
+        "per": tuple(per),
+        "order": tuple(order),
+        "pattern": pattern,
+        "output": pa.schema([*keys, *made]),
+        "rows_max": rows_max,
+    }
+    if is_table:
+        return stateful(RevisedMatch(**common, row_key=_row_key(node, per, pattern)), node)
+    return stateful(Match(**common, timed_out=timed_out), node)
+
+
+def longest(part: Part) -> int | None:
+    """How many rows a part of a pattern spans at most; None: any number."""
+    match part:
+        case Then():
+            return None
+        case Repeat(most=None):
+            return None
+        case Repeat(part=one, most=most):
+            rows = longest(one)
+            return None if rows is None else rows * most
+        case Choice(parts=parts):
+            found = [longest(one) for one in parts]
+            return None if None in found else max(one for one in found if one is not None)
+        case _:
+            own = 0 if parts_of(part) else 1
+            found = [longest(one) for one in parts_of(part)]
+            return None if None in found else own + sum(one for one in found if one is not None)
+
+
+def _check_stream(node: Node, pattern: RowPattern, tree: Part, keep: int | None) -> None:
+    """Whether a pattern can be decided as a stream goes on."""
+    if not timed(node):
+        raise FlowError(
+            "expected rows with an event time to match in their order; found some without. Match the stream "
+            "that they are computed from"
+        )
+    if any(isinstance(one, End) for one in _all_parts(tree)):
+        raise FlowError(
+            f"expected a pattern without '$', as a stream has no last row; found {pattern.pattern!r}. Leave "
+            "it out, or match a table"
+        )
+    if pattern.within_us is not None:
+        return
+    if _ends_in_absence(tree):
+        what = "expected a bound of time for a pattern that ends in what doesn't happen; found"
+        raise FlowError(
+            f"{what} {pattern.pattern!r} without. Say when it is over, such as within='30 minutes'"
+        ).but_in_sql(
+            f"{what} {pattern.pattern!r} without. Say when it is over: WITHIN INTERVAL '30 minutes'"
+        )
+    if keep is None and longest(tree) is None:
+        what = (
+            f"expected a bound for a pattern that any number of rows may match; found {pattern.pattern!r} "
+            "without, which could keep a key's rows for ever. "
+        )
+        raise FlowError(
+            f"{what}Add within='10 minutes', or keep=1000, the rows that a match may span"
+        ).but_in_sql(
+            f"{what}Add WITHIN INTERVAL '10 minutes', or KEEP 1000 ROWS behind the pattern"
+        )
+
+
+def _ends_in_absence(part: Part) -> bool:
+    match part:
+        case Absent():
+            return True
+        case Then(parts=parts) | Parts(parts=parts):
+            return bool(parts) and _ends_in_absence(parts[-1])
+        case Choice(parts=parts) | Permute(parts=parts):
+            return any(map(_ends_in_absence, parts))
+        case _:
+            return any(map(_ends_in_absence, parts_of(part)))
+
+
+def _all_parts(part: Part) -> list[Part]:
+    return [part, *(one for below in parts_of(part) for one in _all_parts(below))]
+
+
+def _time_of(first: Ordered, columns: pa.Schema, pattern: RowPattern) -> str | None:
+    """The column of a table that is the time of its rows."""
+    if columns.field(first.name).type == TIMESTAMP and not first.descending:
+        return first.name
+    if pattern.within_us is not None:
+        what = (
+            "expected a bound of time where rows are in the order of a TIMESTAMP, from the least; found the "
+            f"order of {first.name!r}"
+        )
+        raise FlowError(
+            f"{what}. Use order='…' with such a column, or leave within= out"
+        ).but_in_sql(f"{what}. Begin ORDER BY with such a column, or leave WITHIN out")
+    return None
+
+
+def _check_names(keys: Sequence[pa.Field], made: pa.Schema) -> None:
+    for field in keys:
+        if field.name in made.names:
+            raise FlowError(
+                f"expected a name for the measure that no column of the key has; found {field.name!r}. "
+                "Choose another"
+            )
+
+
+def _row_key(node: Node, per: Sequence[str], pattern: RowPattern) -> tuple[str, ...]:
+    """Columns that identify the matches of a table, where something does."""
+    if pattern.rows == "all":
+        return row_key(node) if pattern.after == "past last row" else ()
+    for name, text, _ in pattern.measures:
+        if text.replace(" ", "").upper() == "MATCH_NUMBER()":
+            return (*per, name)
+    return ()
