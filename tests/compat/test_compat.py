@@ -11,7 +11,11 @@ from tests.compat.cases import FIXTURES, read_facts, releases, unpack
 from penstock.ops.aggregates import FUNCTIONS
 from penstock.ops.registry import load_operators
 
-ADDED_SINCE: dict[str, str] = {"percolate": "0.1.0's fixture is made again before the release"}
+ADDED_SINCE: dict[str, str] = {
+    "percolate": "0.1.0's fixture is made again before the release",
+    "match": "row patterns came after the fixture was made",
+    "revised match": "likewise over tables",
+}
 """Kinds of operators and of aggregates that the newest fixture has not, and why. It is empty when a release's
 fixture has been made: a new kind gets a case then."""
 

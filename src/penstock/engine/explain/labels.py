@@ -187,6 +187,8 @@ def _value(name: str, value: Any) -> str:
         return _fields(value)
     if name == "functions":
         return ", ".join(map(_function, value))
+    if isinstance(value, dict) and "defines" in value:
+        return _pattern(value)
     if isinstance(value, list):
         return ", ".join(
             " ".join(map(str, one)) if isinstance(one, list) else str(one) for one in value
@@ -204,6 +206,21 @@ def _fields(value: Json) -> str:
     if value["analyzer"]["language"] is not None:
         found += f" in {value['analyzer']['language']}"
     return found + (" for all terms" if value["operator"] == "AND" else "")
+
+
+def _pattern(clause: Json) -> str:
+    """A row pattern, with all that belongs to it."""
+    found = str(clause["pattern"])
+    found += "".join(f", {name} as {text}" for name, text in clause["defines"])
+    found += "".join(f", {name} = {'|'.join(names)}" for name, names in clause["subsets"])
+    if clause["within_us"] is not None:
+        found += f", within {duration_text(clause['within_us'])}"
+    if clause["after"] != "past last row":
+        found += f", after match to {clause['after']}"
+    if clause["rows"] == "all":
+        found += ", all rows" + ", unmatched too" * clause["unmatched"]
+    measures = ", ".join(f"{name} = {text}" for name, text, _ in clause["measures"])
+    return found + (f": {measures}" if measures else "")
 
 
 def _function(one: Json) -> str:

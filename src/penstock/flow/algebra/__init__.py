@@ -12,6 +12,7 @@ means the same as one made here, over the nodes that mean the same as those belo
     groups    aggregates, windows, the first rows of each group, duplicates left out
     queries   what a query of DuckDB's gives of each group, window functions, conditions on now()
     times     closed windows, changes that wait, functions with state and timers
+    patterns  matches of row patterns
     clocks    when a node's rows happen
     sizes     how many rows a node has, and whether they grow as long as streams continue
 """
