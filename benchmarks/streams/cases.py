@@ -1,4 +1,4 @@
-"""What `joins.py`, `sessions.py` and `late.py` measure: events in topics, and a query for each side.
+"""What `joins.py`, `sessions.py`, `late.py` and `patterns.py` measure: events in topics, and a query for each side.
 
 Each case has its events (the same numbers always give the same ones), which lie in topics keyed by the
 column that they are joined or grouped by, out of order by less than `DISORDER_MS`. A last event of each
@@ -16,7 +16,7 @@ import pyarrow as pa
 
 import penstock as ps
 
-__all__ = ["CASES", "Case", "Source"]
+__all__ = ["CASES", "PATTERNS", "Case", "Source"]
 
 START_MS: Final = 1_700_000_000_000 - 1_700_000_000_000 % 3_600_000
 DISORDER_MS: Final = 2_000
@@ -61,7 +61,7 @@ class Case:
         sources: the topics that are read.
         events: of so many rows in all: tables by topic, in the order in which they come.
         build: the result as a pipeline.
-        flink: the same as Flink's SQL, where `rt` is the event time.
+        flink: the same as Flink's SQL, where `rt` is the event time; empty where it can't say it.
         truth: the same as DuckDB's, over all events.
         view: whether the result is a view; otherwise it is a topic.
         upserts: whether a record of the topic replaces those of its key.
@@ -259,4 +259,105 @@ _CORRECTED = Case(
     },
 )
 
-CASES: Final = {case.name: case for case in (_join("inner"), _join("left"), _SESSIONS, _CORRECTED)}
+# -- row patterns -------------------------------------------------------------------------------------
+
+_STEPS = Source({"user": "BIGINT", "kind": "BIGINT", "v": "BIGINT", "n": "BIGINT", "ts": "BIGINT"})
+KINDS: Final = 4
+PATTERN_USERS: Final = 100  # events of a user, on average
+
+
+def _steps(rows: int) -> Iterator[dict[str, pa.Table]]:
+    """Events of KINDS kinds, of many users."""
+    random, users = np.random.default_rng(1), max(rows // PATTERN_USERS, 1)
+    for first in range(0, rows, CHUNK_ROWS):
+        count = min(CHUNK_ROWS, rows - first)
+        columns = {
+            "user": random.integers(0, users, count),
+            "kind": random.integers(0, KINDS, count),
+            "v": random.integers(0, 100, count),
+            "n": np.arange(first, first + count),
+            "ts": _times(first, count, random),
+        }
+        yield {"steps": pa.table(columns)}
+
+
+def _matched(name: str, pattern: str, within: str, measures: dict[str, str], flink: str,
+             truth: str, **defines: str) -> Case:  # fmt: skip
+    """A pattern over each user's events."""
+    return Case(
+        name,
+        {"steps": _STEPS},
+        _steps,
+        lambda streams: streams["steps"].match(
+            pattern, by="user", within=within, order="n", measures=measures, **defines
+        ),
+        flink,
+        truth,
+        view=False,
+    )
+
+
+_ABC = _matched(
+    "pattern-steps",
+    "a b c",
+    "1 hour",
+    {"first": "a.n", "last": "c.n"},
+    "SELECT * FROM steps MATCH_RECOGNIZE (PARTITION BY `user` ORDER BY rt, n "
+    "MEASURES a.n AS `first`, c.n AS `last` AFTER MATCH SKIP PAST LAST ROW "
+    "PATTERN (a b c) WITHIN INTERVAL '1' HOUR "
+    "DEFINE a AS a.kind = 0, b AS b.kind = 1, c AS c.kind = 2)",
+    """SELECT "user", n AS first, last FROM (
+        SELECT *, lead(kind, 1) OVER w AS second, lead(kind, 2) OVER w AS third,
+            lead(n, 2) OVER w AS last, lead(ts, 2) OVER w AS until
+        FROM steps WINDOW w AS (PARTITION BY "user" ORDER BY ts, n))
+    WHERE kind = 0 AND second = 1 AND third = 2 AND until - ts <= 3600000""",
+    a="kind = 0",
+    b="kind = 1",
+    c="kind = 2",
+)
+_ITERATIVE = _matched(
+    "pattern-iterative",
+    "a b+ c",
+    "1 hour",
+    {"first": "a.n", "last": "c.n", "most": "max(b.v)"},
+    "SELECT * FROM steps MATCH_RECOGNIZE (PARTITION BY `user` ORDER BY rt, n "
+    "MEASURES a.n AS `first`, c.n AS `last`, MAX(b.v) AS `most` AFTER MATCH SKIP PAST LAST ROW "
+    "PATTERN (a b+ c) WITHIN INTERVAL '1' HOUR "
+    "DEFINE a AS a.kind = 0, b AS b.kind = 1 AND b.v > LAST(a.v), c AS c.kind = 2)",
+    """WITH begun AS (
+        SELECT *, count(*) FILTER (kind = 0) OVER (PARTITION BY "user" ORDER BY ts, n) AS island
+        FROM steps
+    ), numbered AS (
+        SELECT *, row_number() OVER w AS i, first_value(v) OVER w AS lowest,
+            first_value(n) OVER w AS first, first_value(ts) OVER w AS began
+        FROM begun WHERE island > 0 WINDOW w AS (PARTITION BY "user", island ORDER BY ts, n)
+    ), ended AS (
+        SELECT "user", island, min(i) FILTER (i > 1 AND NOT (kind = 1 AND v > lowest)) AS until
+        FROM numbered GROUP BY ALL
+    )
+    SELECT "user", first, max(n) FILTER (i = until) AS last, max(v) FILTER (i BETWEEN 2 AND until - 1) AS most
+    FROM numbered JOIN ended USING ("user", island) WHERE i <= until
+    GROUP BY "user", island, first, until
+    HAVING until > 2 AND max(kind) FILTER (i = until) = 2
+        AND max(ts) FILTER (i = until) - min(ts) <= 3600000""",
+    a="kind = 0",
+    b="kind = 1 AND v > a.v",
+    c="kind = 2",
+)
+_ABSENT = _matched(
+    "pattern-absent",
+    "a -> !b",
+    "1 minute",
+    {"first": "a.n"},
+    "",  # Flink's SQL has none of it
+    """SELECT "user", n AS first FROM steps AS a WHERE kind = 0 AND NOT EXISTS (
+        SELECT 1 FROM steps AS b WHERE b."user" = a."user" AND b.kind = 1
+            AND (b.ts, b.n) > (a.ts, a.n) AND b.ts <= a.ts + 60000)""",
+    a="kind = 0",
+    b="kind = 1",
+)
+PATTERNS: Final = (_ABC, _ITERATIVE, _ABSENT)
+
+CASES: Final = {
+    case.name: case for case in (_join("inner"), _join("left"), _SESSIONS, _CORRECTED, *PATTERNS)
+}

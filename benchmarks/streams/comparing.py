@@ -69,6 +69,8 @@ def _run(case: Case, sides: list[str], options: argparse.Namespace, work: Path) 
     with broker(options.broker, work / "broker") as address, duckdb.connect() as truth:
         found["rows"] = _fill(case, options.rows, address, options.partitions, truth)
         for side in sides:
+            if side == FLINK and not case.flink:
+                continue
             runs, out = [], work / f"{side}.jsonl"
             try:
                 for number in range(options.runs):

@@ -21,7 +21,7 @@ def result(program: str, *arguments: str) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", ["joins.py", "sessions.py", "late.py"])
+@pytest.mark.parametrize("program", ["joins.py", "sessions.py", "late.py", "patterns.py"])
 def test_a_benchmark_on_topics_finds_the_true_rows(program: str) -> None:
     """Its smoke size gives what DuckDB finds, and says how fast and at what cost."""
     for found in result(program, "--peers", "")["cases"]:
