@@ -8,8 +8,8 @@ quantifier with a condition that reads matched rows; an absence at the end, whic
 (Penstock alone). Events lie in a topic keyed by the user; Penstock and Flink's SQL read it one after
 another (`streams/`). The matches of each are compared with those of a query in DuckDB.
 
-`--operator` leaves log and engine out, and shows how the time of a batch grows: with open partial matches, with
-keys, and with the length of the pattern. Rates are of processor time.
+`--operator` leaves log and engine out, and shows how the time of a batch grows: with open partial matches,
+with keys, and with the length of the pattern. Rates are of processor time.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@
     penstock consume scans
     penstock query scans "SELECT ip, misses FROM probes ORDER BY misses DESC LIMIT 5"
 
-A scanner asks for what isn't there until it finds something. Other requests may lie between: `other`, which has
-no condition, is any row, and `*?` takes as few of them as possible. Attempts that found nothing within the
-minute are `probes`.
+A scanner asks for what isn't there until it finds something. Other requests may lie between: `other`, which
+has no condition, is any row, and `*?` takes as few of them as possible. Attempts that found nothing within
+the minute are `probes`.
 """
 
 from __future__ import annotations

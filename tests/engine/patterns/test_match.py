@@ -58,7 +58,7 @@ def test_a_match_outlives_a_new_owner() -> None:
 
 
 def test_what_runs_out_of_time_is_a_stream_of_its_own() -> None:
-    """Three failures and no success are given when ten minutes have passed, with NULL for what wasn't reached."""
+    """When ten minutes have passed, three failures are given, with NULL for the success."""
     app = ps.App("p")
     found = logins(app)
     found.to("found")

@@ -222,7 +222,8 @@ class Match(Matching):
             found = self._found(keys, some, old, now_us)
             changes = self._changes(some, found) if self.gives else None
             refused = self._refused(some, found) if not self.timed_out else []
-            deltas |= self._deltas(keys, some, some.order >= len(before), old, found)
+            due = self._due(some, found.next_from)
+            deltas |= self._deltas(keys, some, some.order >= len(before), old, found, due)
         low_us = {"waiting": low_of(now_us, 0, STRETCH_US)}
         made = context.appended(state, deltas, low_us=low_us, frontiers_us=context.frontiers_us)
         if "timers" in made.traces and now_us > NO_TIME:
@@ -244,20 +245,25 @@ class Match(Matching):
         self, keys: pa.RecordBatch, some: Partitions, old: pa.RecordBatch, now_us: int
     ) -> Matches:
         """The matches that are certain now."""
-        number = self._numbers(keys, old)
-        resume, numbers = some.starts[:-1].copy(), np.zeros(len(keys), np.int64)
-        fresh = np.ones(len(keys), np.bool_)
-        resume[number] += raw(old.column(SKIP))
-        numbers[number] = raw(old.column(NUMBER))
-        fresh[number] = raw(old.column(GONE)) == 0
+        skip, numbers, fresh = self._resumed(keys, old)
         return self._matcher.match(
             self._read(some),
             some.starts,
             until_us=now_us,
-            resume=resume,
+            resume=some.starts[:-1] + skip,
             numbers=numbers,
             fresh=fresh,
         )
+
+    def _resumed(self, keys: pa.RecordBatch, old: pa.RecordBatch) -> tuple[Vector, Vector, Vector]:
+        """Of each key: how many kept rows to skip, how many matches there were, whether it has its first row."""
+        number = self._numbers(keys, old)
+        skip, numbers = np.zeros(len(keys), np.int64), np.zeros(len(keys), np.int64)
+        fresh = np.ones(len(keys), np.bool_)
+        skip[number] = raw(old.column(SKIP))
+        numbers[number] = raw(old.column(NUMBER))
+        fresh[number] = raw(old.column(GONE)) == 0
+        return skip, numbers, fresh
 
     def _changes(self, some: Partitions, found: Matches) -> pa.Table:
         """What comes out, in the order of its time."""
@@ -276,8 +282,9 @@ class Match(Matching):
         is_new: Vector,
         old: pa.RecordBatch,
         found: Matches,
+        due: Vector,
     ) -> dict[str, pa.RecordBatch]:
-        """What changes of the state of some keys."""
+        """What changes of the state of some keys, whose next attempts end at the times that are due."""
         here, ends = np.arange(len(some.rows)), some.starts[1:]
         keep = here >= np.repeat(found.open_from, np.diff(some.starts))
         change = keep.astype(np.int64) - ~is_new
@@ -286,11 +293,6 @@ class Match(Matching):
         gone = found.open_from > some.starts[:-1]
         was = self._numbers(keys, old)
         gone[was] |= raw(old.column(GONE)) != 0
-        due = np.full(len(keys), NO_TIME)
-        if self.pattern.within_us is not None:
-            waits = np.flatnonzero(found.next_from < ends)
-            times = raw(some.rows.column(TIME))
-            due[waits] = times[found.next_from[waits]] + self.pattern.within_us
         needed = found.open_from < ends
         needed |= (found.numbers > 0) & self._matcher.numbered
         needed |= gone & self._matcher.anchored
@@ -311,9 +313,18 @@ class Match(Matching):
             "kept": self._bag.delta(rows, hashes(rows), change[moved], None),
             "places": places,
         }
-        if self.pattern.within_us is not None:
+        if "timers" in self.traits.keeps:
             deltas["timers"] = self._timers_of(places)
         return deltas
+
+    def _due(self, some: Partitions, next_from: Vector) -> Vector:
+        """After which time `within` ends the next attempt of each key; `NO_TIME` where there is none."""
+        due = np.full(len(next_from), NO_TIME)
+        if self.pattern.within_us is not None:
+            waits = np.flatnonzero(next_from < some.starts[1:])
+            times = raw(some.rows.column(TIME))
+            due[waits] = times[next_from[waits]] + self.pattern.within_us
+        return due
 
     def _timers_of(self, places: pa.RecordBatch) -> pa.RecordBatch:
         """How the timers change where the places change so."""
