@@ -38,12 +38,9 @@ class _Attempt:
         self.end = None if within is None else times[start] + within
         self.decided = times[start]
         self.furthest: list[Label] = []
-        self.ran_out = False
 
     def is_there(self, at: int, labels: list[Label]) -> bool:
         """Whether a row is, and belongs to the time of the attempt."""
-        if len(labels) > len(self.furthest):
-            self.furthest = labels
         if at < len(self.rows):
             if self.end is None or self.times[at] <= self.end:
                 self.decided = max(self.decided, self.times[at])
@@ -52,7 +49,9 @@ class _Attempt:
             return False
         elif self.end is None or self.end >= self.until:
             raise Open
-        self.decided, self.ran_out = self.end, True
+        self.decided = self.end
+        if len(labels) > len(self.furthest):
+            self.furthest = labels
         return False
 
     def ways(self, node: Node, at: int, labels: list[Label], tests: Tests) -> Iterator[Any]:
@@ -123,7 +122,7 @@ def found(
             number += 1
             made.append(Found(number, at, way[1], certain))
             step = way[0] if skip == "past last row" else at + 1
-        elif one.ran_out and one.furthest:
-            made.append(Found(number, at, one.furthest, certain, timed_out=True))
+        elif one.furthest:
+            made.append(Found(number + 1, at, one.furthest, certain, timed_out=True))
         at = step
     return made, at, number

@@ -54,7 +54,12 @@ def pattern(
 ) -> RowPattern:
     """The clause of a pattern of the list."""
     return RowPattern(
-        pattern=text, defines=DEFINES, measures=MEASURES, after=after, within_us=within, **options
+        pattern=text,
+        defines=tuple(one for one in DEFINES if one[0] in text),
+        measures=MEASURES,
+        after=after,
+        within_us=within,
+        **options,
     )
 
 

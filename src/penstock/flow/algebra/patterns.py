@@ -69,9 +69,12 @@ def match(
         assert not timed_out, "which time would have passed?"
         time = _time_of(order[0], columns, pattern)
     rows_max = ROWS_MAX if keep is None else keep
-    made = Matcher(pattern, columns, time, rows_max=rows_max).output
-    keys = [columns.field(name) for name in dict.fromkeys(per) if pattern.rows == "one"]
-    _check_names(keys, made)
+    made = [*Matcher(pattern, columns, time, rows_max=rows_max).output]
+    if timed_out and pattern.rows == "all":
+        made = [field for field in made if field.name not in columns.names]
+    is_one = pattern.rows == "one" or timed_out
+    keys = [columns.field(name) for name in dict.fromkeys(per) if is_one]
+    _check_names(keys, [field.name for field in made])
     common = {
         "input": columns,
         "per": tuple(per),
@@ -168,9 +171,9 @@ def _time_of(first: Ordered, columns: pa.Schema, pattern: RowPattern) -> str | N
     return None
 
 
-def _check_names(keys: Sequence[pa.Field], made: pa.Schema) -> None:
+def _check_names(keys: Sequence[pa.Field], made: Sequence[str]) -> None:
     for field in keys:
-        if field.name in made.names:
+        if field.name in made:
             raise FlowError(
                 f"expected a name for the measure that no column of the key has; found {field.name!r}. "
                 "Choose another"

@@ -2,10 +2,10 @@
 
     view(version) = the matches that are certain among each key's rows which are in time, up to the frontier
 
-It is `penstock.ops.keyed.match`, and what was given may be taken back: a row is late only if it lies more than
-`correct_us` before its own watermark, and until then it takes its place among the others. So the rows of a key
-are kept until the frontier has passed them by that long, and the matches among them are made anew when one
-comes. Those that lie further back are final, and forgotten.
+It is `penstock.ops.keyed.match`, and what was given may be taken back: a row is late only if it lies more
+than `correct_us` before its own watermark, and until then it takes its place among the others. So the rows of
+a key are kept until the frontier has passed them by that long, and the matches among them are made anew when
+one comes. Those that lie further back are final, and forgotten.
 
 State. As that of `match`, where what is kept begins with the next final attempt; and what was given that
 isn't final, by key.
@@ -25,13 +25,13 @@ from penstock.core import vectors
 from penstock.core.delta import TIME, WATERMARK
 from penstock.core.schema import TIMESTAMP
 from penstock.core.vectors import Vector, from_int64, raw
-from penstock.ops.keyed.match import Match, Partitions
+from penstock.ops.keyed.match import NEVER, Match, Partitions
 from penstock.ops.operator import Context, Follow, Port, Prepared, Step, Traits
 from penstock.ops.rolling.waiting import STRETCH_US, low_of, repeated
 from penstock.ops.routed import Routed, RowParcels, routed
 from penstock.ops.state import State
 from penstock.ops.windows import NO_TIME
-from penstock.patterns import Matches
+from penstock.patterns import Matches, Resume
 from penstock.state.bag import Bag, changes_of, negated, plain
 from penstock.state.layout import concat, hashes
 
@@ -106,12 +106,14 @@ class CorrectedMatch(Match):
             before = repeated(self._bag.find(state.traces["kept"], keys))
             some = self._partitions(keys, concat([before, repeated(passed)]))
             old = self._places.find(state.traces["places"], keys)
-            final, open_ = self._both(keys, some, old, now_us)
             was = self._given_bag.find(state.traces["given"], keys)
-            ours, theirs = (self._delta_of(keys, some, one) for one in (final, open_))
+            early = self._early(some, now_us)
+            final, open_ = self._both(keys, some, early, old, now_us)
+            ours, theirs = self._delta_of(keys, early, final), self._delta_of(keys, some, open_)
             moved = self._given_bag.sum([negated(was), ours, theirs])
-            refused = self._refused(some, final)
-            due = self._due_with_rows(some, final, open_, now_us)
+            refused = self._refused(early, final)
+            final = self._placed(some, early, final)
+            due = self._due(some, early, final, open_)
             deltas |= self._deltas(keys, some, some.order >= len(before), old, final, due)
             deltas["given"] = self._given_bag.sum([negated(was), theirs])
         low_us = {"waiting": low_of(now_us, 0, STRETCH_US)}
@@ -123,70 +125,73 @@ class CorrectedMatch(Match):
 
     # -- the work -----------------------------------------------------------------------------------
 
+    def _early(self, some: Partitions, now_us: int) -> Partitions:
+        """The rows before which none can come any more: the first ones of each key."""
+        is_early = raw(some.rows.column(TIME)) < self._final(now_us)
+        sums = np.concatenate([[0], np.cumsum(is_early)]).astype(np.int64)
+        rows = some.rows.filter(pa.array(is_early))
+        return Partitions(rows, some.order[is_early], sums[some.starts])
+
     def _both(
-        self, keys: pa.RecordBatch, some: Partitions, old: pa.RecordBatch, now_us: int
+        self,
+        keys: pa.RecordBatch,
+        some: Partitions,
+        early: Partitions,
+        old: pa.RecordBatch,
+        now_us: int,
     ) -> tuple[Matches, Matches]:
-        """The matches that are final, and those behind them that are certain unless late rows come."""
-        skip, numbers, fresh = self._resumed(keys, old)
-        until_us = self._final(now_us)
-        early = raw(some.rows.column(TIME)) < until_us
-        counts = np.add.reduceat(np.append(early, False), some.starts[:-1]) * (
-            np.diff(some.starts) > 0
-        )
-        starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        first = Partitions(some.rows.filter(pa.array(early)), some.order[early], starts)
+        """The matches that are final, and those behind them that are certain unless late rows come.
+
+        Rows of the former are numbered as the early ones.
+        """
         final = self._matcher.match(
-            self._read(first),
-            starts,
-            until_us=until_us,
-            resume=starts[:-1] + skip,
-            numbers=numbers,
-            fresh=fresh,
+            self._read(early),
+            early.starts,
+            complete=False,
+            resume=self._resumed(keys, early, old),
+            frontier_us=self._final(now_us),
         )
-        places = np.append(np.flatnonzero(early), len(early))
-        behind = some.starts[:-1] - starts[:-1]
-        final = replace(
-            final,
-            first=places[final.first],
-            last=places[final.last],
-            open_from=final.open_from + behind,
-            next_from=final.next_from + behind,
+        left = final.next_from
+        covered = np.zeros(len(some.rows), np.bool_)
+        covered[self._places_of(some, early)] = left.covered
+        resume = Resume(
+            left.at - early.starts[:-1] + some.starts[:-1],
+            left.numbers,
+            self._resumed(keys, some, old).whole,
+            covered,
         )
         open_ = self._matcher.match(
-            self._read(some),
-            some.starts,
-            until_us=now_us,
-            resume=final.next_from,
-            numbers=final.numbers,
-            fresh=fresh,
+            self._read(some), some.starts, complete=False, resume=resume, frontier_us=now_us
         )
         return final, open_
 
-    def _due_with_rows(
-        self, some: Partitions, final: Matches, open_: Matches, now_us: int
-    ) -> Vector:
-        """When a key is to be looked at again, though no row comes: something ends, or becomes final."""
-        due = self._due(some, open_.next_from)
-        ends = np.where(due == NO_TIME, np.iinfo(np.int64).max, due)
-        times = raw(some.rows.column(TIME)) + self.correct_us
-        waits = np.flatnonzero(final.next_from < some.starts[1:])
-        later = np.where(times >= now_us, times, np.iinfo(np.int64).max)
-        for key in waits:
-            lo, hi = final.next_from[key], some.starts[key + 1]
-            ends[key] = min(ends[key], later[lo:hi].min())
-        if self.pattern.within_us is not None:
-            last = times[final.next_from[waits]] + self.pattern.within_us
-            ends[waits] = np.minimum(ends[waits], np.where(last >= now_us, last, ends[waits]))
-        return np.where(ends == np.iinfo(np.int64).max, NO_TIME, ends)
+    def _places_of(self, some: Partitions, early: Partitions) -> Vector:
+        """Where each early row is among all."""
+        counts = np.diff(early.starts)
+        return np.arange(len(early.rows)) + np.repeat(some.starts[:-1] - early.starts[:-1], counts)
+
+    def _placed(self, some: Partitions, early: Partitions, final: Matches) -> Matches:
+        """What there is to keep, with rows numbered as all."""
+        behind = some.starts[:-1] - early.starts[:-1]
+        covered = np.zeros(len(some.rows), np.bool_)
+        covered[self._places_of(some, early)] = final.next_from.covered
+        left = replace(final.next_from, at=final.next_from.at + behind, covered=covered)
+        return replace(final, open_from=final.open_from + behind, next_from=left)
+
+    def _due(self, some: Partitions, early: Partitions, final: Matches, open_: Matches) -> Vector:
+        """When a key is to be looked at again though no row comes: something ends, or is final."""
+        correct_us = self.correct_us
+        ends = np.minimum(open_.due, np.minimum(final.due, NEVER - correct_us) + correct_us)
+        first = some.starts[:-1] + np.diff(early.starts)  # of the rows that aren't early
+        there = np.flatnonzero(first < some.starts[1:])
+        times = raw(some.rows.column(TIME))
+        ends[there] = np.minimum(ends[there], times[first[there]] + correct_us)
+        return ends
 
     def _delta_of(self, keys: pa.RecordBatch, some: Partitions, found: Matches) -> pa.RecordBatch:
         """Matches as a delta of what was given."""
-        if self.timed_out:
-            assert found.timed_out is not None, "the matcher was asked for it"
-            found = found.timed_out
-        times = from_int64(found.decided_us).view(TIMESTAMP)
-        made = self._given(some, found).append_column(pa.field(TIME, TIMESTAMP), times)
-        key = hashes(keys.take(from_int64(found.partition)))
+        made, _, partition = self._timed(some, found)
+        key = hashes(keys.take(from_int64(partition)))
         return self._given_bag.delta(made, key, None, None)
 
     def _final(self, frontier_us: int) -> int:

@@ -40,7 +40,7 @@ from penstock.ops.routed import Routed
 from penstock.ops.rows import Refused
 from penstock.ops.state import State
 from penstock.ops.windows import NO_TIME
-from penstock.patterns import Matcher, Matches, RowPattern
+from penstock.patterns import Matcher, Matches, Resume, RowPattern
 from penstock.state.bag import ROW, Bag, negated, plain, weights_of
 from penstock.state.layout import WINDOW, concat, hashes
 
@@ -49,7 +49,11 @@ __all__ = ["Match", "Matching", "Partitions"]
 SKIP: Final = "$skip"  # int64, how many of the kept rows lie before the next attempt
 NUMBER: Final = "$number"  # int64, how many matches there were
 GONE: Final = "$gone"  # int64, 1 where rows of the key are no longer kept
-DUE: Final = "$due"  # int64, after which time `within` ends the next attempt; `NO_TIME` is none
+DUE: Final = (
+    "$due"  # int64, after which time the next attempt ends though no row comes; `NEVER` is none
+)
+COVERED: Final = "$covered"  # a byte for each kept row: whether it is of a match
+NEVER: Final = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -138,13 +142,19 @@ class Matching(Operator):
         table = pa.table({str(i): column for i, column in enumerate(columns)})
         return np.asarray(pc.sort_indices(table, sort_keys=keys)).astype(np.int64)
 
-    def _given(self, parts: Partitions, found: Matches) -> pa.RecordBatch:
-        """What comes out of matches: the output's columns, which may be NULL."""
-        heads = parts.rows.take(from_int64(parts.starts[found.partition]))
+    def _given(self, parts: Partitions, rows: pa.Table, partition: Vector) -> pa.RecordBatch:
+        """What comes out of matches: the output's columns, which may be NULL.
+
+        Args:
+            parts: that are matched.
+            rows: that the matcher gave.
+            partition: int64[rows], of each.
+        """
+        heads = parts.rows.take(from_int64(parts.starts[partition]))
         columns = []
         for field in plain(self.output):
-            if field.name in found.rows.column_names:
-                column = vectors.contiguous(found.rows.column(field.name))
+            if field.name in rows.column_names:
+                column = vectors.contiguous(rows.column(field.name))
             else:
                 column = heads.column(field.name)
             columns.append(column if column.type == field.type else column.cast(field.type))
@@ -157,11 +167,14 @@ class Matching(Operator):
 
     def _refused(self, parts: Partitions, found: Matches) -> list[Refused]:
         """The first rows of attempts that were given up."""
-        rows = parts.rows.select(self.input.names)
-        return [
-            Refused(pa.Table.from_batches([rows.slice(first, 1)]), reason)
-            for _, first, reason in found.refused
-        ]
+        if not len(found.abandoned.first):
+            return []
+        rows = parts.rows.select(self.input.names).take(pa.array(found.abandoned.first))
+        reason = (
+            f"expected matches of at most {self.rows_max:,} rows, in not too many ways; found more from this "
+            f"row on, for the pattern {self.pattern.pattern}. Say more in its conditions, or add within="
+        )
+        return [Refused(pa.Table.from_batches([rows]), reason, "pattern")]
 
 
 @dataclass(frozen=True)
@@ -186,9 +199,8 @@ class Match(Matching):
             "waiting": self._bag.layout,
             "kept": self._bag.layout,
             "places": self._places.layout,
+            "timers": self._timers.layout,
         }
-        if self.pattern.within_us is not None:
-            keeps["timers"] = self._timers.layout
         return Traits(
             schema=self.output,
             ports=(Port(self._waiting.parcels, self.per),),
@@ -222,11 +234,11 @@ class Match(Matching):
             found = self._found(keys, some, old, now_us)
             changes = self._changes(some, found) if self.gives else None
             refused = self._refused(some, found) if not self.timed_out else []
-            due = self._due(some, found.next_from)
-            deltas |= self._deltas(keys, some, some.order >= len(before), old, found, due)
+            is_new = some.order >= len(before)
+            deltas |= self._deltas(keys, some, is_new, old, found, found.due)
         low_us = {"waiting": low_of(now_us, 0, STRETCH_US)}
         made = context.appended(state, deltas, low_us=low_us, frontiers_us=context.frontiers_us)
-        if "timers" in made.traces and now_us > NO_TIME:
+        if now_us > NO_TIME:
             made = made.above({"timers": now_us})
         return Step(made, changes if self.gives else None, refused=refused)
 
@@ -236,7 +248,7 @@ class Match(Matching):
         """The keys that the frontier has passed rows of, or the end of an undecided attempt."""
         names = self._bag.place.schema.names
         found = [_at_zero(passed).select(names)]
-        if "timers" in state.traces and now_us > NO_TIME:
+        if now_us > NO_TIME:
             due = self._timers.sum(list(state.traces["timers"].scan(None, now_us)))
             found.append(_at_zero(due).select(names))
         return self._bag.place.group(concat(found), whole=False)
@@ -245,34 +257,42 @@ class Match(Matching):
         self, keys: pa.RecordBatch, some: Partitions, old: pa.RecordBatch, now_us: int
     ) -> Matches:
         """The matches that are certain now."""
-        skip, numbers, fresh = self._resumed(keys, old)
+        resume = self._resumed(keys, some, old)
         return self._matcher.match(
-            self._read(some),
-            some.starts,
-            until_us=now_us,
-            resume=some.starts[:-1] + skip,
-            numbers=numbers,
-            fresh=fresh,
+            self._read(some), some.starts, complete=False, resume=resume, frontier_us=now_us
         )
 
-    def _resumed(self, keys: pa.RecordBatch, old: pa.RecordBatch) -> tuple[Vector, Vector, Vector]:
-        """Of each key: how many kept rows to skip, how many matches there were, whether it has its first row."""
-        number = self._numbers(keys, old)
-        skip, numbers = np.zeros(len(keys), np.int64), np.zeros(len(keys), np.int64)
-        fresh = np.ones(len(keys), np.bool_)
-        skip[number] = raw(old.column(SKIP))
+    def _resumed(self, keys: pa.RecordBatch, some: Partitions, old: pa.RecordBatch) -> Resume:
+        """Where the last step left each key."""
+        number, starts = self._numbers(keys, old), some.starts[:-1]
+        at, numbers = starts.copy(), np.zeros(len(keys), np.int64)
+        whole = np.ones(len(keys), np.bool_)
+        covered = np.zeros(len(some.rows), np.bool_)
+        at[number] += raw(old.column(SKIP))
         numbers[number] = raw(old.column(NUMBER))
-        fresh[number] = raw(old.column(GONE)) == 0
-        return skip, numbers, fresh
+        whole[number] = raw(old.column(GONE)) == 0
+        if self.pattern.unmatched:
+            for key, one in zip(number, old.column(COVERED).to_pylist(), strict=True):
+                of = np.frombuffer(one, np.bool_)
+                covered[starts[key] : starts[key] + len(of)] = of
+        return Resume(at, numbers, whole, covered)
+
+    def _timed(self, some: Partitions, found: Matches) -> tuple[pa.RecordBatch, Vector, Vector]:
+        """What comes out: with `$time`; that of each row; the key of each."""
+        if self.timed_out:
+            rows, certain = found.timed_out.rows, np.ascontiguousarray(found.timed_out.decided)
+            partition = np.ascontiguousarray(found.timed_out.partition)
+        else:
+            rows, certain = found.rows, found.certain
+            partition = np.searchsorted(some.starts, found.source, side="right") - 1
+        made = self._given(some, rows, partition)
+        times = from_int64(certain).view(TIMESTAMP)
+        return made.append_column(pa.field(TIME, TIMESTAMP), times), certain, partition
 
     def _changes(self, some: Partitions, found: Matches) -> pa.Table:
         """What comes out, in the order of its time."""
-        if self.timed_out:
-            assert found.timed_out is not None, "the matcher was asked for it"
-            found = found.timed_out
-        order = np.argsort(found.decided_us, kind="stable")
-        times = from_int64(found.decided_us).view(TIMESTAMP)
-        made = self._given(some, found).append_column(pa.field(TIME, TIMESTAMP), times)
+        made, certain, _ = self._timed(some, found)
+        order = np.argsort(certain, kind="stable")
         return pa.Table.from_batches([made.take(from_int64(order))])
 
     def _deltas(
@@ -284,7 +304,7 @@ class Match(Matching):
         found: Matches,
         due: Vector,
     ) -> dict[str, pa.RecordBatch]:
-        """What changes of the state of some keys, whose next attempts end at the times that are due."""
+        """What changes of the state of some keys, whose next attempts end when they are due."""
         here, ends = np.arange(len(some.rows)), some.starts[1:]
         keep = here >= np.repeat(found.open_from, np.diff(some.starts))
         change = keep.astype(np.int64) - ~is_new
@@ -293,55 +313,40 @@ class Match(Matching):
         gone = found.open_from > some.starts[:-1]
         was = self._numbers(keys, old)
         gone[was] |= raw(old.column(GONE)) != 0
+        left = found.next_from
         needed = found.open_from < ends
-        needed |= (found.numbers > 0) & self._matcher.numbered
-        needed |= gone & self._matcher.anchored
-        made = {
-            SKIP: found.next_from - found.open_from,
-            NUMBER: found.numbers,
-            GONE: gone.astype(np.int64),
-            DUE: due,
-        }
-        columns = [keys.column(name) for name in self.per] + [
-            from_int64(column) for column in made.values()
-        ]
+        needed |= (left.numbers > 0) & self._matcher.is_numbered
+        needed |= gone & self._matcher.is_anchored
+        made: dict[str, pa.Array] = {name: keys.column(name) for name in self.per}
+        made[SKIP] = from_int64(left.at - found.open_from)
+        made[NUMBER] = from_int64(left.numbers)
+        made[GONE] = from_int64(gone.astype(np.int64))
+        made[DUE] = from_int64(due)
+        if self.pattern.unmatched:
+            bounds = zip(found.open_from, ends, strict=True)
+            flags = [left.covered[lo:hi].astype(np.uint8).tobytes() for lo, hi in bounds]
+            made[COVERED] = pa.array(flags, pa.binary())
         stays = from_int64(np.flatnonzero(needed))
-        kept = pa.RecordBatch.from_arrays(columns, [*self.per, *made]).take(stays)
+        kept = pa.RecordBatch.from_pydict(made).take(stays)
         new = self._places.delta(kept, hashes(keys.take(stays)), None, None)
         places = self._places.sum([negated(old), new])
         deltas = {
             "kept": self._bag.delta(rows, hashes(rows), change[moved], None),
             "places": places,
         }
-        if "timers" in self.traits.keeps:
-            deltas["timers"] = self._timers_of(places)
+        deltas["timers"] = self._timers_of(places)
         return deltas
-
-    def _due(self, some: Partitions, next_from: Vector) -> Vector:
-        """After which time `within` ends the next attempt of each key; `NO_TIME` where there is none."""
-        due = np.full(len(next_from), NO_TIME)
-        if self.pattern.within_us is not None:
-            waits = np.flatnonzero(next_from < some.starts[1:])
-            times = raw(some.rows.column(TIME))
-            due[waits] = times[next_from[waits]] + self.pattern.within_us
-        return due
 
     def _timers_of(self, places: pa.RecordBatch) -> pa.RecordBatch:
         """How the timers change where the places change so."""
         due = raw(places.column(DUE))
-        there = places.filter(pa.array(due != NO_TIME))
+        there = places.filter(pa.array(due != NEVER))
         times = raw(there.column(DUE))
         return self._timers.sum(
             [self._timers.delta(there, hashes(there), weights_of(there), times)]
         )
 
     # -- how it is laid out -------------------------------------------------------------------------
-
-    @cached_property
-    def _matcher(self) -> Matcher:
-        return Matcher(
-            self.pattern, self.input, TIME, rows_max=self.rows_max, timed_out=self.timed_out
-        )
 
     @cached_property
     def _empty(self) -> pa.Table:
@@ -359,6 +364,8 @@ class Match(Matching):
     def _places(self) -> Bag:
         keys = [pa.field(name, self.input.field(name).type) for name in self.per]
         own = [pa.field(name, pa.int64()) for name in (SKIP, NUMBER, GONE, DUE)]
+        if self.pattern.unmatched:
+            own.append(pa.field(COVERED, pa.binary()))
         return Bag(pa.schema([*keys, *own]), self.per)
 
     @cached_property

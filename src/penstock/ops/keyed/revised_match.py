@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.core.schema import TIMESTAMP
@@ -69,9 +70,10 @@ class RevisedMatch(Matching):
             keys = place.group(delta.select(place.schema.names), whole=False)
             rows = self._bag.sum([self._bag.find(state.traces["rows"], keys), delta])
             some = self._partitions(keys, self._timed(repeated(rows)))
-            found = self._matcher.match(self._read(some), some.starts, until_us=None)
-            made = self._given(some, found)
-            key = hashes(keys.take(from_int64(found.partition)))
+            found = self._matcher.match(self._read(some), some.starts, complete=True)
+            partition = np.searchsorted(some.starts, found.source, side="right") - 1
+            made = self._given(some, found.rows, partition)
+            key = hashes(keys.take(from_int64(partition)))
             was = self._out.find(state.traces["given"], keys)
             moved = self._out.sum([negated(was), self._out.delta(made, key, None, None)])
             refused = self._refused(some, found)
