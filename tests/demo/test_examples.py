@@ -166,6 +166,34 @@ def test_gzip_of_json_is_no_log(tmp_path: Path) -> None:
     assert len(run.dead_letters()) == 1
 
 
+def test_scans() -> None:
+    """Ten misses of one address in a minute and then a hit are a scan; fewer, or slower ones, are none."""
+    run = ps.testing.run(load(example("scans")).pipeline())
+
+    def ask(ip: str, second: int, status: int) -> None:
+        at = BEGIN + timedelta(seconds=second)
+        path = f"/{second}"
+        run.send("requests", ip=ip, at=at.isoformat(), path=path, status=status, bytes=1)
+
+    for second in range(60):
+        if second % 5 == 0:
+            ask("scanner", second, 404)
+            ask("slow", second * 2, 404)
+        if second == 12:
+            ask("scanner", second, 301)
+        if second % 20 == 10:
+            ask("visitor", second, 404 if second == 10 else 200)
+    ask("scanner", 58, 200)
+    ask("slow", 119, 200)
+    ask("visitor", 400, 200)
+    [scan] = [json.loads(record.value or b"") for record in run.topic("scans")]
+    assert (scan["ip"], scan["misses"], scan["hit"]) == ("scanner", 10, "/58")
+    assert scan["since"] == "2026-01-01T00:00:00Z"
+    assert run.view("scanners").rows() == [{"ip": "scanner", "scans": 1, "hit": "/58"}]
+    [probe] = run.view("probes").rows()
+    assert (probe["ip"], probe["misses"]) == ("slow", 7)
+
+
 @pytest.mark.slow
 def test_searches() -> None:
     """Clicks count for their search within ten minutes, and searches without any are told, each once."""

@@ -278,6 +278,7 @@ class Stream(Collection):
         order: Names = (),
         subsets: Mapping[str, Sequence[str]] | None = None,
         define: Mapping[str, str] | None = None,
+        correct: str | timedelta | None = None,
         **defines: str,
     ) -> Matched:
         """The matches of a row pattern among each key's rows, in event-time order.
@@ -300,9 +301,11 @@ class Stream(Collection):
             order: the order of rows that have the same event time.
             subsets: names for several variables, for conditions and measures.
             define: conditions of variables whose names are those of arguments.
+            correct: how far behind the watermark a late row still counts: matches are then retracted and made
+                again. By default, late rows are dead letters.
             defines: the condition of each variable. A variable without one is any row.
         """
-        options = Options(by, within, keep, measures, after, rows, order, subsets)
+        options = Options(by, within, keep, measures, after, rows, order, subsets, correct)
         found = pattern_of(self.node, pattern, options, define, defines)
         return Matched(self.flow, self.flow.node(found.matches()), found)
 

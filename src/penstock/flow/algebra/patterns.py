@@ -12,6 +12,7 @@ from penstock.core.schema import TIMESTAMP
 from penstock.errors import FlowError
 from penstock.flow.algebra.stateful import stateful
 from penstock.flow.graph import Node, Stateful, retracts, row_key, timed
+from penstock.ops.keyed.corrected_match import CorrectedMatch
 from penstock.ops.keyed.match import Match
 from penstock.ops.keyed.revised_match import RevisedMatch
 from penstock.ops.over.window_functions import Ordered
@@ -43,6 +44,7 @@ def match(
     *,
     keep: int | None = None,
     timed_out: bool = False,
+    correct_us: int = 0,
 ) -> Stateful:
     """What matches among the rows of each key: of a stream, a stream; of a table, a table.
 
@@ -53,6 +55,7 @@ def match(
         pattern: what is looked for, and what is given of it.
         keep: how many rows an attempt may look at; None: `ROWS_MAX`, where the pattern is bounded otherwise.
         timed_out: whether attempts of a stream that ran out of time are given, instead of matches.
+        correct_us: how far behind the watermark rows of a stream still count, so that they correct matches.
 
     Raises:
         FlowError: the pattern could keep rows of a stream for ever, or asks for what a stream doesn't have.
@@ -67,6 +70,7 @@ def match(
     else:
         assert order, "a table's rows have no other"
         assert not timed_out, "which time would have passed?"
+        assert not correct_us, "no row is late"
         time = _time_of(order[0], columns, pattern)
     rows_max = ROWS_MAX if keep is None else keep
     made = [*Matcher(pattern, columns, time, rows_max=rows_max).output]
@@ -83,9 +87,13 @@ def match(
         "output": pa.schema([*keys, *made]),
         "rows_max": rows_max,
     }
+    key = () if timed_out else _row_key(node, per, pattern)
     if is_table:
-        return stateful(RevisedMatch(**common, row_key=_row_key(node, per, pattern)), node)
-    return stateful(Match(**common, timed_out=timed_out), node)
+        return stateful(RevisedMatch(**common, row_key=key), node)
+    if not correct_us:
+        return stateful(Match(**common, timed_out=timed_out), node)
+    corrected = CorrectedMatch(**common, timed_out=timed_out, correct_us=correct_us, row_key=key)
+    return stateful(corrected, node)
 
 
 def longest(part: Part) -> int | None:
@@ -131,7 +139,7 @@ def _check_stream(node: Node, pattern: RowPattern, tree: Part, keep: int | None)
     if keep is None and longest(tree) is None:
         what = (
             f"expected a bound for a pattern that any number of rows may match; found {pattern.pattern!r} "
-            "without, which could keep a key's rows for ever. "
+            "without, which could keep a key's rows without limit. "
         )
         raise FlowError(
             f"{what}Add within='10 minutes', or keep=1000, the rows that a match may span"

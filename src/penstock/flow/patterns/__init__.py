@@ -39,6 +39,7 @@ class Options:
     rows: MatchedRows
     order: Names
     subsets: Mapping[str, Sequence[str]] | None
+    correct: str | timedelta | None = None
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class Pattern:
         order: of a table, of its rows; of a stream, of those of one instant.
         clause: the pattern with all that belongs to it.
         keep: how many rows an attempt may look at.
+        correct_us: how far behind the watermark rows still count.
     """
 
     node: Node
@@ -58,10 +60,11 @@ class Pattern:
     order: tuple[Ordered, ...]
     clause: RowPattern
     keep: int | None
+    correct_us: int
 
     def matches(self) -> Stateful:
         """The node of its matches."""
-        return patterns.match(self.node, self.per, self.order, self.clause, keep=self.keep)
+        return self._match(timed_out=False)
 
     def timed_out(self) -> Stateful:
         """The node of attempts that ran out of time."""
@@ -69,8 +72,17 @@ class Pattern:
             raise FlowError(
                 "expected a pattern with within=…, whose attempts run out of time; found one without"
             )
+        return self._match(timed_out=True)
+
+    def _match(self, *, timed_out: bool) -> Stateful:
         return patterns.match(
-            self.node, self.per, self.order, self.clause, keep=self.keep, timed_out=True
+            self.node,
+            self.per,
+            self.order,
+            self.clause,
+            keep=self.keep,
+            timed_out=timed_out,
+            correct_us=self.correct_us,
         )
 
 
@@ -114,7 +126,15 @@ def pattern_of(
         rows="one" if is_one else "all",
         unmatched=options.rows == "all, unmatched too",
     )
-    return Pattern(node, per, order, clause, options.keep)
+    correct_us = 0
+    if options.correct is not None:
+        correct_us = check_duration(options.correct, "correct", "'1 hour'")
+        if not 0 < correct_us <= WITHIN_MAX_US:
+            raise FlowError(
+                f"expected correct= longer than nothing, of at most {duration_text(WITHIN_MAX_US)}; found "
+                f"{options.correct!r}"
+            )
+    return Pattern(node, per, order, clause, options.keep, correct_us)
 
 
 def _key(node: Node, by: Names) -> tuple[str, ...]:
