@@ -28,10 +28,9 @@ from penstock.patterns import program as p
 from penstock.patterns.machine import bring_forward, true
 
 __all__ = [
-    "DATA", "DECIDED", "FOUND", "FRAME", "FURTHEST", "GENERATION", "HASHED", "MEMORY_FULL", "MOST", "NEVER",
-    "OPEN",
-    "RESULT", "SETS", "SETTINGS", "SET_STARTS", "SKIP", "SKIP_SET", "STACK_FULL", "TABLES", "TAKEN",
-    "TOO_MANY", "WAS_BOUNDED", "attempt",
+    "DATA", "DECIDED", "DUE", "FOUND", "FRAME", "FURTHEST", "GENERATION", "HASHED", "MEMORY_FULL", "MOST",
+    "NEVER", "OPEN", "RESULT", "SETS", "SETTINGS", "SET_STARTS", "SKIP", "SKIP_SET", "STACK_FULL", "TABLES",
+    "TAKEN", "TIMES", "TOO_LONG", "TOO_MANY", "WAS_BOUNDED", "attempt",
 ]  # fmt: skip
 
 NEVER: Final = (1 << 63) - 1
@@ -44,6 +43,7 @@ OPEN: Final = 2
 STACK_FULL: Final = 3
 MEMORY_FULL: Final = 4
 TOO_MANY: Final = 5
+TOO_LONG: Final = 6
 
 _INT = types.int64
 _READ = types.Array(types.int64, 1, "C", readonly=True)
@@ -61,7 +61,7 @@ TABLES = types.UniTuple(_READ, 18)
 _OPERATIONS, _A, _B, _JOINS, _AMOUNTS, SET_STARTS, SETS = 0, 1, 2, 3, 4, 5, 6
 _KINDS, _LEAVES, _CODE_STARTS, _AHEAD, _CODE, _CODE_A, _CODE_B = 7, 8, 9, 10, 11, 12, 13
 _UPDATE_STARTS, _UPDATES, _UPDATED, _UPDATE_ARGUMENTS = 14, 15, 16, 17
-_TEXTS, _TIMES, _INITIAL = 0, 1, 2
+_TEXTS, TIMES, _INITIAL = 0, 1, 2
 DATA = types.Tuple((_NUMBERS, _FLOATS, _VALID, types.UniTuple(_READ, 3)))
 
 _MATCH, _TAKE, _SPLIT, _JUMP, _START, _END = p.MATCH, p.TAKE, p.SPLIT, p.JUMP, p.START, p.END
@@ -71,7 +71,7 @@ _DEADLINE, _NO_DEADLINE, _ABSENT = p.DEADLINE, p.NO_DEADLINE, p.ABSENT
 # What is said of an attempt and of the pattern, in one vector.
 SETTINGS: Final = (
     "within", "frontier", "bits", "deadlines", "hashed", "width", "generation", "states", "states per row",
-    "measures ahead", "skip", "skip set", "decided",
+    "measures ahead", "skip", "skip set", "rows",
 )  # fmt: skip
 _WITHIN, _FRONTIER, _BITS, _DEADLINES, HASHED, _WIDTH, GENERATION, _STATES = (
     0,
@@ -83,16 +83,23 @@ _WITHIN, _FRONTIER, _BITS, _DEADLINES, HASHED, _WIDTH, GENERATION, _STATES = (
     6,
     7,
 )
-_STATES_PER_ROW, _MEASURES_AHEAD, SKIP, SKIP_SET, _DECIDED_AT = 8, 9, 10, 11, 12
+_STATES_PER_ROW, _MEASURES_AHEAD, SKIP, SKIP_SET, _ROWS = 8, 9, 10, 11, 12
 
 # What an attempt leaves, in another.
-RESULT: Final = ("taken", "decided", "most", "was bounded", "furthest")
-TAKEN, DECIDED, MOST, WAS_BOUNDED, FURTHEST = 0, 1, 2, 3, 4
+RESULT: Final = ("taken", "decided", "most", "was bounded", "furthest", "due")
+TAKEN, DECIDED, MOST, WAS_BOUNDED, FURTHEST, DUE = 0, 1, 2, 3, 4, 5
 
 FRAME: Final = 3
 """Numbers of a saved state besides registers: instruction, row, and how many rows were taken."""
 _PROGRESS = 0
 """The register of bits: which iterations have a row."""
+
+
+@njit(types.void(_W_INT, _READ, _INT, _INT, _INT), cache=True, nogil=True)
+def _saw(result: Any, times: Any, row: Any, end: Any, limit: Any) -> None:
+    """Notes that an attempt has looked at a row: it isn't decided before that one's time, or a limit."""
+    if len(times) > 0 and row < end:
+        result[DECIDED] = max(result[DECIDED], min(times[row], limit))
 
 
 @njit(
@@ -168,6 +175,7 @@ def _is(
 @njit(
     _INT(
         TABLES, DATA, _W_INT, _W_FLOAT, _W_INT, _W_FLOAT, _W_INT, _W_FLOAT, _W_BOOL, _INT, _INT, _INT, _INT,
+        _W_INT,
     ),
     cache=True,
     nogil=True,
@@ -186,8 +194,9 @@ def _is_any(
     row: Any,
     known: Any,
     number: Any,
+    result: Any,
 ) -> Any:
-    """Whether a row is one of the set `names` of variables; otherwise as `_is`."""
+    """Whether a row is one of the set `names` of variables; otherwise as `_is`. `result` has what it saw."""
     any_ = 0
     for i in range(tables[SET_STARTS][names], tables[SET_STARTS][names + 1]):
         found = _is(
@@ -196,6 +205,9 @@ def _is_any(
         )  # fmt: skip
         if found == 2:
             return 2
+        ahead = tables[_AHEAD][tables[SETS][i]]
+        if ahead > 0:
+            _saw(result, data[3][TIMES], row + ahead, len(data[3][TIMES]), NEVER)
         any_ |= found
     return any_
 
@@ -322,8 +334,12 @@ def attempt(  # one loop over the instructions, whose state is in variables
             and the number of the match.
     """
     begin, end, complete, is_whole, start, number = where
-    times, initial = data[3][_TIMES], data[3][_INITIAL]
+    times, initial = data[3][TIMES], data[3][_INITIAL]
     operations, first, second, joins = tables[_OPERATIONS], tables[_A], tables[_B], tables[_JOINS]
+    kinds, leaves, ahead, updates = (
+        tables[_KINDS], tables[_LEAVES], tables[_AHEAD], tables[_UPDATE_STARTS]
+    )  # fmt: skip
+    numbers, _, valid, _ = data
     known = end if complete == 0 else NEVER
     is_timed = len(times) > 0
     first_time = times[start] if is_timed and start < end else 0
@@ -334,6 +350,8 @@ def attempt(  # one loop over the instructions, whose state is in variables
     pc, row, taken, top, count, furthest = 0, start, 0, 0, 0, start
     result[MOST] = 0
     result[WAS_BOUNDED] = 0
+    result[DECIDED] = first_time
+    result[DUE] = NEVER
     while True:
         fails = False
         if joins[pc] >= 0:
@@ -363,12 +381,11 @@ def attempt(  # one loop over the instructions, whose state is in variables
                 continue
             if operation == _MATCH:
                 result[TAKEN] = taken
-                result[DECIDED] = times[path[taken - 1]] if is_timed and taken > 0 else 0
-                if settings[_DECIDED_AT] > 0:
-                    result[DECIDED] = max(result[DECIDED], registers[settings[_DECIDED_AT]])
                 last = path[taken - 1] if taken > 0 else start - 1
                 if taken > 0 and last + settings[_MEASURES_AHEAD] >= known:
                     return OPEN
+                if taken > 0 and settings[_MEASURES_AHEAD] > 0:
+                    _saw(result, times, last + settings[_MEASURES_AHEAD], end, NEVER)
                 return FOUND
             if operation == _START:
                 fails = row != begin or is_whole == 0
@@ -377,6 +394,7 @@ def attempt(  # one loop over the instructions, whose state is in variables
                     result[TAKEN] = taken
                     return OPEN
                 fails = row < end
+                _saw(result, times, row, end, NEVER)
             elif operation == _CLEAR:
                 registers[_PROGRESS] &= ~(1 << a)
             elif operation == _CHECK:
@@ -392,23 +410,37 @@ def attempt(  # one loop over the instructions, whose state is in variables
                     is_over = frontier > limit
                     if complete == 0 and not is_over:
                         result[TAKEN] = taken
+                        result[DUE] = limit
                         return OPEN
+                    if is_timed and complete == 0:
+                        result[DECIDED] = max(result[DECIDED], limit)
                 else:
                     is_over = is_timed and times[row] > limit
-                if operation == _TAKE:
-                    found = 0
-                    if row < end and not is_over:
-                        found = _is(
-                            tables, data, registers, totals, tried, tried_totals, ints, floats, null, a,
-                            row, known, number, 1,
-                        )  # fmt: skip
+                    _saw(result, times, row, end, limit)
+                    if row - start >= settings[_ROWS] and not is_over:
+                        result[FURTHEST] = start + 1
+                        return TOO_LONG
+                found = 0
+                if row >= end or is_over:
+                    pass
+                elif operation != _TAKE:
+                    found = _is_any(
+                        tables, data, registers, totals, tried, tried_totals, ints, floats, null, a, row,
+                        known, number, result,
+                    )  # fmt: skip
+                elif kinds[a] == 2 or updates[a] < updates[a + 1]:
+                    found = _is(
+                        tables, data, registers, totals, tried, tried_totals, ints, floats, null, a, row,
+                        known, number, 1,
+                    )  # fmt: skip
+                    _saw(result, times, row + ahead[a], end, NEVER)
+                elif kinds[a] == 1:  # a call would cost more than all the rest
+                    found = 2
+                    if row + ahead[a] < known:
+                        found = int(valid[leaves[a], row] and numbers[leaves[a], row] != 0)
+                        _saw(result, times, row + ahead[a], end, NEVER)
                 else:
-                    found = 0
-                    if row < end and not is_over:
-                        found = _is_any(
-                            tables, data, registers, totals, tried, tried_totals, ints, floats, null, a,
-                            row, known, number,
-                        )  # fmt: skip
+                    found = 1
                 if found == 2:
                     result[TAKEN] = taken
                     return OPEN
@@ -416,13 +448,10 @@ def attempt(  # one loop over the instructions, whose state is in variables
                     fails = found == 1
                 elif operation == _ABSENT:
                     result[WAS_BOUNDED] = 1  # it ends at a time that the first row decides
-                    if row >= end or is_over:
-                        registers[settings[_DECIDED_AT]] = limit
-                    elif found == 0:
+                    fails = found == 1
+                    if not fails and row < end and not is_over:
                         row += 1
                         continue
-                    else:
-                        fails = True
                 elif row >= end or is_over:
                     fails = True
                     if is_over:

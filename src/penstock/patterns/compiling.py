@@ -23,11 +23,11 @@ from penstock.patterns.conditions import Condition, Conditions
 from penstock.patterns.expressions import Variables
 from penstock.patterns.leaves import Leaves
 from penstock.patterns.measures import Measures
-from penstock.patterns.program import Program, program_of
+from penstock.patterns.program import START, Program, program_of
 from penstock.patterns.searching import Compiled, Matches, Resume, Search, starts_of
 from penstock.patterns.spec import RowPattern
 from penstock.patterns.text import parse_pattern
-from penstock.patterns.tree import mapped_names
+from penstock.patterns.tree import Node, can_be_empty, first_names, mapped_names
 
 __all__ = ["Matcher"]
 
@@ -41,11 +41,15 @@ class Matcher:
     Args:
         spec: the pattern.
         schema: of the rows.
-        time: the column of event time, if there is one: TIMESTAMP without NULLs.
+        time: the column of event time, if there is one: TIMESTAMP without NULLs, which may be none of the
+            schema's.
+        rows_max: rows that the search for one match may look at; None: any number.
 
     Attributes:
         spec: the pattern.
         program: its automaton.
+        is_numbered: whether matches' numbers are read.
+        is_anchored: whether it asks for the first row of a partition.
         output: the schema of what is put out: measures, behind the columns of the row if each row is.
         back: how many rows before the next one to look at a call needs.
 
@@ -53,10 +57,15 @@ class Matcher:
         SchemaError: it can't be compiled; the message names the part.
     """
 
-    def __init__(self, spec: RowPattern, schema: pa.Schema, time: str | None) -> None:
+    def __init__(
+        self, spec: RowPattern, schema: pa.Schema, time: str | None, *, rows_max: int | None = None
+    ) -> None:
         self.spec = spec
         node = parse_pattern(spec.pattern)
         self.program = program_of(node)
+        texts = [text for _, text in spec.defines] + [text for _, text, _ in spec.measures]
+        self.is_numbered = any("match_number" in text.lower() for text in texts)
+        self.is_anchored = START in self.program.operations
         variables = _variables(spec, self.program.names)
         _check_time(spec, self.program, time)
         known = Schema.from_arrow(schema)
@@ -69,7 +78,8 @@ class Matcher:
         tables, initial = _tables(self.program, conditions, skip_names)
         self._compiled = Compiled(
             spec, self.program, tables, initial, conditions.leaves, measures, skip, time,
-            tuple(schema.names), self.output, self.back,
+            tuple(schema.names), self.output, self.back, NEVER if rows_max is None else rows_max,
+            _beginning(node, conditions),
         )  # fmt: skip
 
     def match(
@@ -103,6 +113,14 @@ class Matcher:
         search = Search(self._compiled, rows, starts, resume, frontier_us)
         search.run(is_complete)
         return search.matches()
+
+
+def _beginning(node: Node, conditions: Conditions) -> tuple[int | None, ...]:
+    """The columns that say whether a match may begin with a row; see `Compiled`."""
+    if can_be_empty(node):
+        return (None,)
+    found = [conditions.conditions[name] for name in first_names(node)]
+    return tuple(one.leaf if one.kind == "column" and not one.ahead else None for one in found)
 
 
 def _variables(spec: RowPattern, names: tuple[str, ...]) -> Variables:
@@ -198,10 +216,9 @@ def _tables(
     program: Program, conditions: Conditions, skip_names: frozenset[str]
 ) -> tuple[tuple[Vector, ...], Vector]:
     """The kernel's tables, and the registers before the first row."""
-    # Registers: progress, deadlines, when an absence was over; then those of conditions.
-    first = 1 + program.deadlines + int(program.has_absence)
-    initial = [0] + [NEVER] * program.deadlines
-    initial += [-NEVER] * int(program.has_absence) + conditions.initial
+    # Registers: progress, deadlines; then those of conditions.
+    first = 1 + program.deadlines
+    initial = [0] + [NEVER] * program.deadlines + conditions.initial
     sets = [*program.sets, tuple(program.names.index(one) for one in sorted(skip_names))]
     found = [conditions.conditions[name] for name in program.names]
     updates = [conditions.updates.get(name, []) for name in program.names]

@@ -10,6 +10,7 @@ from penstock.core.kernels import njit, types
 from penstock.patterns.attempt import (
     DATA,
     DECIDED,
+    DUE,
     FOUND,
     FURTHEST,
     GENERATION,
@@ -24,6 +25,8 @@ from penstock.patterns.attempt import (
     STACK_FULL,
     TABLES,
     TAKEN,
+    TIMES,
+    TOO_LONG,
     TOO_MANY,
     WAS_BOUNDED,
     attempt,
@@ -76,7 +79,7 @@ def _next_row(tables: Any, settings: Any, path: Any, variables: Any, taken: Any,
     _INT(
         TABLES, DATA, _W_INT, _W_INT, _W_I32, _W_INT, _W_INT, _W_INT, _W_INT, _W_INT, _W_INT, _W_FLOAT,
         _W_INT, _W_FLOAT, _W_INT, _W_FLOAT, _W_BOOL, _READ, _BYTES, _BYTES, _W_INT, _W_INT, _BYTES, _W_INT,
-        _W_INT, _W_INT, _W_INT,
+        _W_INT, _W_INT, _W_INT, _W_INT, _W_INT, _W_INT, _BYTES,
     ),
     cache=True,
     nogil=True,
@@ -105,10 +108,14 @@ def search(
     at: Any,
     numbers: Any,
     covered: Any,
+    certain: Any,
+    passed: Any,
+    due: Any,
     events: Any,
     rows: Any,
     row_variables: Any,
     state: Any,
+    begins: Any,
 ) -> Any:
     """Looks for the matches of partitions, until one of its buffers is full: 0, or which.
 
@@ -136,18 +143,29 @@ def search(
         at: the row of each partition at which its next match is looked for.
         numbers: how many matches each had.
         covered: whether a row is of a match.
+        certain: of each partition, the time at which all attempts so far were decided.
+        passed: of each row, the time at which the search passed it.
+        due: of each partition, after which time its open attempt is decided though no row comes.
         events: of seven numbers each: what, partition, first row, number, first of its rows in `rows`, time,
             and whether the row to skip to isn't there.
         rows: of all events.
         row_variables: likewise.
         state: the partition, how many events there are, how many of `rows` are used.
+        begins: whether a match may begin with a row.
     """
+    times = data[3][TIMES]
     while state[0] < len(starts) - 1:
         i = state[0]
         begin, end = starts[i], starts[i + 1]
         settings[GENERATION] += 1
         while at[i] < end:
             start = at[i]
+            if begins[start] == 0:
+                if len(times) > 0:
+                    certain[i] = max(certain[i], times[start])
+                passed[start] = certain[i]
+                at[i] = start + 1
+                continue
             if (state[1] + 2) * 7 > len(events) or state[2] + 2 * (end - start) > len(rows):
                 return 1
             if settings[HASHED] == 1:
@@ -170,8 +188,12 @@ def search(
             used = state[2]
             event = state[1] * 7
             taken = result[TAKEN]
+            if found == OPEN:
+                due[i] = result[DUE]
+            else:
+                certain[i] = max(certain[i], result[DECIDED])
             events[event + 1], events[event + 2], events[event + 3] = i, start, numbers[i] + 1
-            events[event + 4], events[event + 5], events[event + 6] = used, result[DECIDED], 0
+            events[event + 4], events[event + 5], events[event + 6] = used, certain[i], 0
             if found == OPEN:
                 if taken > 0:
                     events[event] = _PARTIAL
@@ -195,15 +217,17 @@ def search(
                     events[event + 6] = 1
                     target = start + 1
                 at[i] = target
+                passed[start : min(target, end)] = certain[i]
                 settings[GENERATION] += 1
                 continue
-            if found == TOO_MANY:
+            if found in (TOO_MANY, TOO_LONG):
                 events[event] = _ABANDONED
                 rows[used] = max(result[FURTHEST] - 1, start)
                 state[1] += 1
                 state[2] += 1
                 settings[GENERATION] += 1
                 at[i] = max(result[FURTHEST], start + 1)
+                passed[start : min(at[i], end)] = certain[i]
                 continue
             if result[MOST] > 0:
                 size, half = result[MOST], len(most) // 2
@@ -215,5 +239,6 @@ def search(
             if result[WAS_BOUNDED] == 1:
                 settings[GENERATION] += 1
             at[i] = start + 1
+            passed[start] = certain[i]
         state[0] += 1
     return 0

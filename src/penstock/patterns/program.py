@@ -91,7 +91,6 @@ class Program:
         amounts: microseconds.
         bits: how many iterations note whether they took a row.
         deadlines: how many there are at once.
-        has_absence: whether a part waits for a deadline.
         needs_within: whether one waits for that of the whole match.
         has_gaps: whether rows may be passed over.
     """
@@ -104,7 +103,6 @@ class Program:
     amounts: list[int] = field(default_factory=list)
     bits: int = 0
     deadlines: int = 0
-    has_absence: bool = False
     needs_within: bool = False
     has_gaps: bool = False
 
@@ -337,7 +335,6 @@ class _Writer:
             self._begin_deadline(within_us)
         elif not self._deadlines:
             self.program.needs_within = True
-        self.program.has_absence = True
         self.program.has_gaps = True
         self.program.emit(ABSENT, self.program.set_of(names))
         if within_us is not None:

@@ -13,7 +13,7 @@ from penstock.core.vectors import Vector, from_int64
 from penstock.patterns import kernels
 from penstock.patterns.attempt import FRAME, NEVER, RESULT, SETTINGS
 from penstock.patterns.conditions import STACK_MAX
-from penstock.patterns.leaves import Leaves
+from penstock.patterns.leaves import Computed, Leaves
 from penstock.patterns.measures import Mapped, Measures
 from penstock.patterns.program import Program
 from penstock.patterns.spec import RowPattern
@@ -64,6 +64,7 @@ class Partial:
         first: int64[n], the first row.
         last: int64[n], the last row that was taken.
         count: int64[n], how many were.
+        decided: int64[n], the time at which that was certain.
         variable: of each, the name of the last one's variable; empty if none was taken.
         rows: the measures of the rows that were taken.
     """
@@ -72,6 +73,7 @@ class Partial:
     first: Vector
     last: Vector
     count: Vector
+    decided: Vector
     variable: tuple[str, ...]
     rows: pa.Table
 
@@ -84,13 +86,16 @@ class Matches:
         rows: the output.
         match: int64[rows], of each row of it the match, a place in the vectors below; -1: of no match.
         source: int64[rows], the row of the input that it is; with one row per match, the match's last one.
+        certain: int64[rows], the time at which it was certain: `decided`, also of rows that are of no match.
         partition: int64[n], of each match.
         first: int64[n], its first row.
         last: int64[n], its last row; the one before `first` for a match without rows.
         number: int64[n], its number in its partition, from 1.
-        decided: int64[n], the time at which it was there: that of its last row, or the end of an absence.
+        decided: int64[n], the time at which it was certain: that of the last row that the search had to look
+            at, for it or an attempt before, or when a bound of time had passed. Calls make no difference.
         skipped_wrongly: bool[n], where the row to skip to isn't there, or is the match's first one. The
             search went on with the next row.
+        due: int64[partitions], after which frontier what is open is decided though no row comes, or `NEVER`.
         open_from: int64[partitions], the first row that the next call must have.
         next_from: where the search is left, its rows numbered as they were here.
         partial: the match of each partition that may still come.
@@ -103,12 +108,14 @@ class Matches:
     rows: pa.Table
     match: Vector
     source: Vector
+    certain: Vector
     partition: Vector
     first: Vector
     last: Vector
     number: Vector
     decided: Vector
     skipped_wrongly: Vector
+    due: Vector
     open_from: Vector
     next_from: Resume
     partial: Partial
@@ -133,6 +140,8 @@ class Compiled:
         columns: of the input.
         output: the schema of what is put out.
         back: how many rows before the next one to look at a call needs.
+        rows_max: rows that one attempt may look at.
+        first: the columns of which one is true where a match may begin; None: it may anyway.
     """
 
     spec: RowPattern
@@ -146,6 +155,8 @@ class Compiled:
     columns: tuple[str, ...]
     output: pa.Schema
     back: int
+    rows_max: int
+    first: tuple[int | None, ...]
 
 
 def starts_of(lengths: Any) -> Vector:
@@ -206,6 +217,9 @@ class Search:
         self._taken: list[Vector] = []
         self._variables: list[Vector] = []
         self._failed = 0
+        self._certain = np.full(len(starts) - 1, -NEVER)
+        self._passed = np.full(len(rows), -NEVER)
+        self._due = np.full(len(starts) - 1, NEVER)
         self._frontier = -NEVER if frontier_us is None else frontier_us
         self._times = np.zeros(0, np.int64)
         if compiled.time is not None:
@@ -233,12 +247,14 @@ class Search:
         registers, tried = np.zeros((2, width), np.int64)
         ints, null = np.zeros(STACK_MAX, np.int64), np.zeros(STACK_MAX, np.bool_)
         result = np.zeros(len(RESULT), np.int64)
+        begins = self._begins(computed)
         while True:
             full = kernels.search(
                 compiled.tables, data, settings, result, buffers.stamps, buffers.keys, buffers.stack, path,
                 variables, most, registers, registers.view(np.float64), tried, tried.view(np.float64), ints,
                 ints.view(np.float64), null, self._starts, complete, self._whole, self._at, self._numbers,
-                self._covered, buffers.events, buffers.rows, buffers.variables, buffers.state,
+                self._covered, self._certain, self._passed, self._due, buffers.events, buffers.rows,
+                buffers.variables, buffers.state, begins,
             )  # fmt: skip
             if full in (kernels.FULL["output"], kernels.FULL["done"]):
                 self._take(buffers)
@@ -264,9 +280,19 @@ class Search:
             "measures ahead": self._compiled.measures.ahead,
             "skip": self._compiled.skip,
             "skip set": len(program.sets),
-            "decided": program.deadlines + 1 if program.has_absence else 0,
+            "rows": self._compiled.rows_max,
         }
         return np.array([said[name] for name in SETTINGS], np.int64)
+
+    def _begins(self, computed: Computed) -> Vector:
+        """uint8[rows]: whether a match may begin with a row, as far as columns say."""
+        count = len(self._rows)
+        found = np.zeros(count, np.bool_)
+        for leaf in self._compiled.first:
+            if leaf is None:
+                return np.ones(count, np.uint8)
+            found |= computed.valid[leaf, :count] & (computed.numbers[leaf, :count] != 0)
+        return found.astype(np.uint8)
 
     def _table(self) -> int:
         """Places of a memory that has one for each state without registers."""
@@ -311,21 +337,22 @@ class Search:
         some, mapped, is_excluded = found["match"]
         rows, match, source = self._output(some, mapped, is_excluded)
         decided = some[:, 5].copy()
-        is_empty = np.diff(mapped.starts) == 0
-        if len(self._times):
-            decided[is_empty] = self._times[some[is_empty, 2]]
+        certain = self._passed[source]
+        certain[match >= 0] = decided[match[match >= 0]]
         open_from = np.maximum(self._starts[:-1], self._at - self._compiled.back)
         whole = (self._whole == 1) & (open_from == self._starts[:-1])
         return Matches(
             rows=rows,
             match=match,
             source=source,
+            certain=certain,
             partition=some[:, 1],
             first=some[:, 2],
             last=_last(mapped, some[:, 2] - 1),
             number=some[:, 3],
             decided=decided,
             skipped_wrongly=some[:, 6] == 1,
+            due=self._due,
             open_from=open_from,
             next_from=Resume(self._at, self._numbers, whole, self._covered.astype(np.bool_)),
             partial=self._partial(*found["partial"][:2]),
@@ -393,7 +420,7 @@ class Search:
         columns, failed = measures.compute(self._rows, mapped, np.arange(len(counts)), ends)
         self._failed += int(failed.sum())
         return Partial(
-            events[:, 1], events[:, 2], _last(mapped, events[:, 2]), counts, variable,
+            events[:, 1], events[:, 2], _last(mapped, events[:, 2]), counts, events[:, 5], variable,
             _table(columns, measures.schema),
         )  # fmt: skip
 

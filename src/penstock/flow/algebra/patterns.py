@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -64,9 +64,9 @@ def match(
     columns = node.schema.arrow
     tree = parse_pattern(pattern.pattern)
     is_table = retracts(node)
+    time: str | None = TIME
     if not is_table:
         _check_stream(node, pattern, tree, keep)
-        time = TIME
     else:
         assert order, "a table's rows have no other"
         assert not timed_out, "which time would have passed?"
@@ -79,7 +79,7 @@ def match(
     is_one = pattern.rows == "one" or timed_out
     keys = [columns.field(name) for name in dict.fromkeys(per) if is_one]
     _check_names(keys, [field.name for field in made])
-    common = {
+    common: dict[str, Any] = {
         "input": columns,
         "per": tuple(per),
         "order": tuple(order),
@@ -105,7 +105,7 @@ def longest(part: Part) -> int | None:
             return None
         case Repeat(part=one, most=most):
             rows = longest(one)
-            return None if rows is None else rows * most
+            return None if rows is None or most is None else rows * most
         case Choice(parts=parts):
             found = [longest(one) for one in parts]
             return None if None in found else max(one for one in found if one is not None)

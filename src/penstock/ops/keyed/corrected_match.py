@@ -168,7 +168,8 @@ class CorrectedMatch(Match):
     def _places_of(self, some: Partitions, early: Partitions) -> Vector:
         """Where each early row is among all."""
         counts = np.diff(early.starts)
-        return np.arange(len(early.rows)) + np.repeat(some.starts[:-1] - early.starts[:-1], counts)
+        behind = np.repeat(some.starts[:-1] - early.starts[:-1], counts)
+        return np.asarray(np.arange(len(early.rows)) + behind)
 
     def _placed(self, some: Partitions, early: Partitions, final: Matches) -> Matches:
         """What there is to keep, with rows numbered as all."""
@@ -181,7 +182,7 @@ class CorrectedMatch(Match):
     def _due(self, some: Partitions, early: Partitions, final: Matches, open_: Matches) -> Vector:
         """When a key is to be looked at again though no row comes: something ends, or is final."""
         correct_us = self.correct_us
-        ends = np.minimum(open_.due, np.minimum(final.due, NEVER - correct_us) + correct_us)
+        ends: Vector = np.minimum(open_.due, np.minimum(final.due, NEVER - correct_us) + correct_us)
         first = some.starts[:-1] + np.diff(early.starts)  # of the rows that aren't early
         there = np.flatnonzero(first < some.starts[1:])
         times = raw(some.rows.column(TIME))

@@ -169,7 +169,8 @@ class Matching(Operator):
         """The first rows of attempts that were given up."""
         if not len(found.abandoned.first):
             return []
-        rows = parts.rows.select(self.input.names).take(pa.array(found.abandoned.first))
+        first = np.ascontiguousarray(found.abandoned.first)
+        rows = parts.rows.select(self.input.names).take(from_int64(first))
         reason = (
             f"expected matches of at most {self.rows_max:,} rows, in not too many ways; found more from this "
             f"row on, for the pattern {self.pattern.pattern}. Say more in its conditions, or add within="
@@ -225,7 +226,8 @@ class Match(Matching):
         passed, held = self._waiting.passed(state.traces["waiting"], parts, before_us, now_us)
         keys = self._touched(state, passed, now_us)
         deltas = {"waiting": held}
-        changes, refused = self._empty, []
+        changes: pa.Table | None = self._empty
+        refused: list[Refused] = []
         if len(keys):
             before = repeated(self._bag.find(state.traces["kept"], keys))
             both = concat([before, repeated(passed)])
@@ -273,7 +275,7 @@ class Match(Matching):
         whole[number] = raw(old.column(GONE)) == 0
         if self.pattern.unmatched:
             for key, one in zip(number, old.column(COVERED).to_pylist(), strict=True):
-                of = np.frombuffer(one, np.bool_)
+                of = np.frombuffer(one or b"", np.bool_)
                 covered[starts[key] : starts[key] + len(of)] = of
         return Resume(at, numbers, whole, covered)
 
@@ -363,7 +365,7 @@ class Match(Matching):
     @cached_property
     def _places(self) -> Bag:
         keys = [pa.field(name, self.input.field(name).type) for name in self.per]
-        own = [pa.field(name, pa.int64()) for name in (SKIP, NUMBER, GONE, DUE)]
+        own: list[pa.Field] = [pa.field(name, pa.int64()) for name in (SKIP, NUMBER, GONE, DUE)]
         if self.pattern.unmatched:
             own.append(pa.field(COVERED, pa.binary()))
         return Bag(pa.schema([*keys, *own]), self.per)
