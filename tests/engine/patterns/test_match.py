@@ -72,6 +72,26 @@ def test_what_runs_out_of_time_is_a_stream_of_its_own() -> None:
     assert values(run, "found") == []
 
 
+def test_an_absence_with_a_bound_of_its_own_is_certain_when_that_is_over() -> None:
+    """Such a pattern needs no other bound: its time is over though no row of the key comes."""
+    app = ps.App("p")
+    found = events(app).match(
+        "a -> !b within 5 minutes",
+        by="user",
+        a="kind = 'fail'",
+        b="kind = 'ok'",
+        measures={"n": "a.n"},
+    )
+    found.to("found")
+    run = ps.testing.run(app)
+    send(run, "ann", "f", n=1)
+    send(run, "bob", "f", minute=4, n=2)
+    send(run, "bob", "o", minute=5)
+    assert values(run, "found") == []
+    send(run, "cid", "vv", minute=5)
+    assert values(run, "found") == [{"user": "ann", "n": 1}]
+
+
 def test_windows_follow_matches() -> None:
     """A match happens when it is certain, so windows behind it count it there and close."""
     app = ps.App("p")

@@ -1,4 +1,4 @@
-"""Row patterns whose matches late rows correct: the same as over the rows in order, however late they came."""
+"""Row patterns whose matches late rows correct: the same as over the rows in order, however they came."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -12,10 +13,11 @@ from tests.effort import examples
 from tests.ops.contract import Contract, delta
 from tests.ops.keyed.row_patterns import Node, found
 
-from penstock.ops import NO_TIME
+from penstock.ops import NO_TIME, Context
 from penstock.ops.keyed.match import Match
 from penstock.ops.over.window_functions import Ordered
 from penstock.patterns import Matcher, RowPattern
+from penstock.state import MemoryStateFiles
 
 INPUT = pa.schema([("k", pa.string()), ("n", pa.int64()), ("v", pa.int64())])
 MICROS = pa.timestamp("us", "UTC")
@@ -165,3 +167,59 @@ def test_matches_are_those_of_the_rows_in_order(seed: int) -> None:
         assert run.total() == naive(feed.there, clause, feed.until, timed_out=timed_out)
     run.step([feed.batch([])], [2**60])
     assert run.total() == naive(feed.there, clause, 2**60, timed_out=timed_out)
+
+
+@pytest.mark.parametrize("seed", range(examples(20)))
+def test_each_row_is_given_once(seed: int) -> None:
+    """With all rows, and unmatched ones too, every row in time comes out once, whatever batches are."""
+    chance = random.Random(seed)
+    clause = replace(
+        pattern(chance.choice(["a b c", "a+ b", "a b*"]), within=chance.choice([10, WITHIN])),
+        rows="all",
+        unmatched=True,
+        measures=(("what", "CLASSIFIER()", "running"), ("number", "MATCH_NUMBER()", "running")),
+    )
+    one = operator(clause)
+    run = Contract(one, shards=chance.randint(1, 3), chance=chance)
+    feed = Feed()
+    for _ in range(6):
+        run.step([feed.batch(some_rows(chance))], [feed.until])
+    run.step([feed.batch([])], [2**60])
+    expected: Counter[Any] = Counter()
+    for k in {row[1] for row in feed.there}:
+        mine = sorted((at, n, v) for at, key, n, v in feed.there if key == k)
+        rows = [{"n": n, "v": v} for _, n, v in mine]
+        times = [at for at, _, _ in mine]
+        some, _, _ = found(
+            PATTERNS[clause.pattern], TESTS, rows, times, within=clause.within_us, until=2**60
+        )
+        named = {
+            at: (name.lower(), match.number)
+            for match in some
+            if not match.timed_out
+            for name, at in match.labels
+        }
+        for i, row in enumerate(rows):
+            expected[k, row["n"], row["v"], *named.get(i, (None, None))] += 1
+    assert run.total() == expected
+
+
+def test_what_looks_at_too_many_rows_is_given_up() -> None:
+    """An attempt beyond its bound of rows is refused with its first row, in whatever batches they come."""
+    clause = pattern("a+ b", within=None)
+    one = replace(operator(clause), rows_max=3)
+    rows = [("x", n, v) for n, v in enumerate([1, 1, 1, 1, 1, 1, 2, 3])]
+    for size in (1, 3, 8):
+        files, given, refused = MemoryStateFiles(), [], []
+        state = one.empty(files)
+        for version, start in enumerate(range(0, 8, size)):
+            some = rows[start : start + size]
+            times = [*range(start, start + len(some))]
+            parcel = one.prepare(0, delta(INPUT, some, times=times)).parcel
+            context = Context(files, "s", version, (start + len(some),))
+            step = one.step(state, [[parcel]], context)
+            state = step.state
+            assert step.changes is not None
+            given += step.changes.select(["start", "until"]).to_pylist()
+            refused += [row["n"] for letter in step.refused for row in letter.rows.to_pylist()]
+        assert (given, refused) == ([{"start": 4, "until": 6}], [0, 1, 2, 3])

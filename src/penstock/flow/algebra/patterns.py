@@ -19,6 +19,7 @@ from penstock.ops.over.window_functions import Ordered
 from penstock.patterns import Matcher, RowPattern, parse_pattern
 from penstock.patterns.tree import (
     Absent,
+    Bounded,
     Choice,
     End,
     Permute,
@@ -96,23 +97,18 @@ def match(
     return stateful(corrected, node)
 
 
-def longest(part: Part) -> int | None:
-    """How many rows a part of a pattern spans at most; None: any number."""
+def _is_bounded(part: Part) -> bool:
+    """Whether a part of a pattern ends after some rows, or some time."""
     match part:
-        case Then():
-            return None
+        case Bounded():
+            return True
         case Repeat(most=None):
-            return None
-        case Repeat(part=one, most=most):
-            rows = longest(one)
-            return None if rows is None or most is None else rows * most
-        case Choice(parts=parts):
-            found = [longest(one) for one in parts]
-            return None if None in found else max(one for one in found if one is not None)
+            return False
+        case Then(parts=[first, *others, last]):
+            between = all(isinstance(one, Bounded | Absent) for one in others)
+            return _is_bounded(first) and between and isinstance(last, Bounded)
         case _:
-            own = 0 if parts_of(part) else 1
-            found = [longest(one) for one in parts_of(part)]
-            return None if None in found else own + sum(one for one in found if one is not None)
+            return all(map(_is_bounded, parts_of(part)))
 
 
 def _check_stream(node: Node, pattern: RowPattern, tree: Part, keep: int | None) -> None:
@@ -136,7 +132,7 @@ def _check_stream(node: Node, pattern: RowPattern, tree: Part, keep: int | None)
         ).but_in_sql(
             f"{what} {pattern.pattern!r} without. Say when it is over: WITHIN INTERVAL '30 minutes'"
         )
-    if keep is None and longest(tree) is None:
+    if keep is None and not _is_bounded(tree):
         what = (
             f"expected a bound for a pattern that any number of rows may match; found {pattern.pattern!r} "
             "without, which could keep a key's rows without limit. "
@@ -152,6 +148,8 @@ def _ends_in_absence(part: Part) -> bool:
     match part:
         case Absent():
             return True
+        case Bounded():
+            return False
         case Then(parts=parts) | Parts(parts=parts):
             return bool(parts) and _ends_in_absence(parts[-1])
         case Choice(parts=parts) | Permute(parts=parts):
