@@ -15,6 +15,7 @@ ADDED_SINCE: dict[str, str] = {
     "percolate": "0.1.0's fixture is made again before the release",
     "match": "row patterns came after the fixture was made",
     "revised match": "likewise over tables",
+    "partial match": "likewise, how far they are",
     "corrected match": "likewise over streams whose late rows correct",
 }
 """Kinds of operators and of aggregates that the newest fixture has not, and why. It is empty when a release's

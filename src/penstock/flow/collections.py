@@ -448,15 +448,18 @@ class Matched(Stream):
 
     @property
     def timed_out(self) -> Stream:
-        """Attempts that had matched a row when `within` had passed; their event time is that instant.
+        """Attempts that `within` ended, at that instant; measures of what wasn't reached are NULL."""
+        return Stream(self.flow, self.flow.node(self._asked().timed_out()))
 
-        Columns are those of one row for each match. Measures of what wasn't reached are NULL.
-        """
+    @property
+    def partial(self) -> Table:
+        """How far each key is: when its open attempt `started`, its `rows`, the variable it has `reached`."""
+        return self._table(self._asked().partial())
+
+    def _asked(self) -> Pattern:
         if self.pattern is None:
-            raise FlowError(
-                "expected .timed_out of what match(…) gave; found further steps. Write it before them"
-            )
-        return Stream(self.flow, self.flow.node(self.pattern.timed_out()))
+            raise FlowError("expected match(…) directly before it; found steps between. Move them")
+        return self.pattern
 
     def _then(self, node: Node) -> Self:
         return replace(self, node=self.flow.node(node), pattern=None)
@@ -513,7 +516,7 @@ class Table(Collection):
             after: where the next match begins.
             rows: what is given of a match.
             subsets: names for several variables.
-            define: conditions of variables whose names are those of arguments.
+            define: conditions of variables, as in `defines`.
             defines: the condition of each variable.
         """
         options = Options(by, within, None, measures, after, rows, order, subsets)

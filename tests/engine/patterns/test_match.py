@@ -92,6 +92,23 @@ def test_an_absence_with_a_bound_of_its_own_is_certain_when_that_is_over() -> No
     assert values(run, "found") == [{"user": "ann", "n": 1}]
 
 
+def test_a_view_says_how_far_each_key_is() -> None:
+    """`.partial` has the open attempt of each key; it goes when that matches or runs out of time."""
+    app = ps.App("p")
+    app.view("partial", logins(app).partial)
+    run = ps.testing.run(app)
+    send(run, "ann", "fff")
+    send(run, "bob", "vf", minute=1)
+    send(run, "cid", "v", minute=2)
+    found = {row["user"]: (row["rows"], row["reached"]) for row in run.view("partial").rows()}
+    assert found == {"ann": (3, "fail"), "bob": (1, "fail")}
+    send(run, "ann", "o", minute=3)
+    send(run, "cid", "v", minute=4)
+    assert [row["user"] for row in run.view("partial").rows()] == ["bob"]
+    send(run, "cid", "v", minute=30)
+    assert run.view("partial").rows() == []
+
+
 def test_windows_follow_matches() -> None:
     """A match happens when it is certain, so windows behind it count it there and close."""
     app = ps.App("p")

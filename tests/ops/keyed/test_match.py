@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 from collections import Counter
 from dataclasses import replace
@@ -15,6 +16,7 @@ from tests.ops.keyed.row_patterns import Node, found
 
 from penstock.ops import NO_TIME, Context
 from penstock.ops.keyed.match import Match
+from penstock.ops.keyed.partial_match import COLUMNS, PartialMatch
 from penstock.ops.over.window_functions import Ordered
 from penstock.patterns import Matcher, RowPattern
 from penstock.state import MemoryStateFiles
@@ -202,6 +204,40 @@ def test_each_row_is_given_once(seed: int) -> None:
         for i, row in enumerate(rows):
             expected[k, row["n"], row["v"], *named.get(i, (None, None))] += 1
     assert run.total() == expected
+
+
+@pytest.mark.parametrize("seed", range(examples(20)))
+def test_open_attempts_are_a_table(seed: int) -> None:
+    """At each step, there is a row for each key whose first undecided attempt has matched rows."""
+    chance = random.Random(seed)
+    clause = replace(pattern("a b c", within=WITHIN), measures=())
+    one = PartialMatch(
+        input=INPUT,
+        per=("k",),
+        order=(Ordered("n"),),
+        pattern=clause,
+        output=pa.schema([INPUT.field("k"), *COLUMNS]),
+        rows_max=100,
+    )
+    run = Contract(one, shards=chance.randint(1, 3), chance=chance)
+    feed = Feed()
+    for _ in range(8):
+        run.step([feed.batch(some_rows(chance))], [feed.until])
+        expected = Counter()
+        for k in {row[1] for row in feed.there}:
+            mine = sorted(
+                (at, n, v) for at, key, n, v in feed.there if key == k and at < feed.until
+            )
+            rows, times = [{"n": n, "v": v} for _, n, v in mine], [at for at, _, _ in mine]
+            _, at, _ = found(PATTERNS["a b c"], TESTS, rows, times, within=WITHIN, until=feed.until)
+            if at < len(rows):
+                started = dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(
+                    microseconds=times[at]
+                )
+                taken = len(rows) - at
+                expected[k, started, taken, "abc"[taken - 1]] += 1
+        assert run.total() == expected
+        assert run.view() == expected
 
 
 def test_what_looks_at_too_many_rows_is_given_up() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from penstock.flow.algebra.stateful import stateful
 from penstock.flow.graph import Node, Stateful, retracts, row_key, timed
 from penstock.ops.keyed.corrected_match import CorrectedMatch
 from penstock.ops.keyed.match import Match
+from penstock.ops.keyed.partial_match import COLUMNS, PartialMatch
 from penstock.ops.keyed.revised_match import RevisedMatch
 from penstock.ops.over.window_functions import Ordered
 from penstock.patterns import Matcher, RowPattern, parse_pattern
@@ -30,7 +32,7 @@ from penstock.patterns.tree import (
 from penstock.patterns.tree import Node as Part
 from penstock.patterns.tree import Sequence as Parts
 
-__all__ = ["ROWS_MAX", "match"]
+__all__ = ["ROWS_MAX", "match", "partial"]
 
 ROWS_MAX: Final = 100_000
 """Rows that one attempt at a match may look at, unless a program says less: they are kept, and read again
@@ -95,6 +97,30 @@ def match(
         return stateful(Match(**common, timed_out=timed_out), node)
     corrected = CorrectedMatch(**common, timed_out=timed_out, correct_us=correct_us, row_key=key)
     return stateful(corrected, node)
+
+
+def partial(
+    node: Node,
+    per: Sequence[str],
+    order: Sequence[Ordered],
+    pattern: RowPattern,
+    *,
+    keep: int | None = None,
+) -> Stateful:
+    """How far the open attempt of each key of a stream is: a table of `match`'s arguments."""
+    columns = node.schema.arrow
+    _check_stream(node, pattern, parse_pattern(pattern.pattern), keep)
+    keys = [columns.field(name) for name in dict.fromkeys(per)]
+    _check_names(keys, COLUMNS.names)
+    operator = PartialMatch(
+        input=columns,
+        per=tuple(per),
+        order=tuple(order),
+        pattern=replace(pattern, measures=(), rows="one", unmatched=False),
+        output=pa.schema([*keys, *COLUMNS]),
+        rows_max=ROWS_MAX if keep is None else keep,
+    )
+    return stateful(operator, node)
 
 
 def _is_bounded(part: Part) -> bool:
@@ -181,8 +207,8 @@ def _check_names(keys: Sequence[pa.Field], made: Sequence[str]) -> None:
     for field in keys:
         if field.name in made:
             raise FlowError(
-                f"expected a name for the measure that no column of the key has; found {field.name!r}. "
-                "Choose another"
+                f"expected names that no column of the key has; found {field.name!r} twice. "
+                "Rename one: select(…)"
             )
 
 

@@ -74,6 +74,10 @@ class Pattern:
             )
         return self._match(timed_out=True)
 
+    def partial(self) -> Stateful:
+        """The node of open attempts."""
+        return patterns.partial(self.node, self.per, self.order, self.clause, keep=self.keep)
+
     def _match(self, *, timed_out: bool) -> Stateful:
         return patterns.match(
             self.node,

@@ -27,8 +27,9 @@ from penstock.core.schema import TIMESTAMP
 from penstock.core.vectors import Vector, from_int64, raw
 from penstock.ops.keyed.match import NEVER, Match, Partitions
 from penstock.ops.operator import Context, Follow, Port, Prepared, Step, Traits
-from penstock.ops.rolling.waiting import STRETCH_US, low_of, repeated
+from penstock.ops.rolling.waiting import repeated
 from penstock.ops.routed import Routed, RowParcels, routed
+from penstock.ops.rows import Refused
 from penstock.ops.state import State
 from penstock.ops.windows import NO_TIME
 from penstock.patterns import Matches, Resume
@@ -101,7 +102,8 @@ class CorrectedMatch(Match):
         assert now_us >= before_us, "frontiers don't fall"
         passed, held = self._waiting.passed(state.traces["waiting"], parts, before_us, now_us)
         keys = self._touched(state, passed, now_us)
-        deltas, moved, refused = {"waiting": held}, self._given_bag.layout.empty(), []
+        deltas, moved = {"waiting": held}, self._given_bag.layout.empty()
+        refused: list[Refused] = []
         if len(keys):
             before = repeated(self._bag.find(state.traces["kept"], keys))
             some = self._partitions(keys, concat([before, repeated(passed)]))
@@ -116,12 +118,8 @@ class CorrectedMatch(Match):
             due = self._due(some, early, final, open_)
             deltas |= self._deltas(keys, some, some.order >= len(before), old, final, due)
             deltas["given"] = self._given_bag.sum([negated(was), theirs])
-        low_us = {"waiting": low_of(now_us, 0, STRETCH_US)}
-        made = context.appended(state, deltas, low_us=low_us, frontiers_us=context.frontiers_us)
-        if now_us > NO_TIME:
-            made = made.above({"timers": now_us})
         changes = changes_of(moved, self._given_schema) if self.gives else None
-        return Step(made, changes, refused=refused)
+        return Step(self._next(state, deltas, context), changes, refused=refused)
 
     # -- the work -----------------------------------------------------------------------------------
 

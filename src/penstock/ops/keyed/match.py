@@ -221,30 +221,39 @@ class Match(Matching):
 
     def step(self, state: State, inputs: Sequence[Sequence[Routed]], context: Context) -> Step:
         """See `Operator`."""
+        looked, deltas = self._looked(state, inputs, context)
+        if looked is None:
+            return Step(self._next(state, deltas, context), self._empty if self.gives else None)
+        changes = self._changes(looked.some, looked.found) if self.gives else None
+        refused = [] if self.timed_out else self._refused(looked.some, looked.found)
+        return Step(self._next(state, deltas, context), changes, refused=refused)
+
+    # -- the work -----------------------------------------------------------------------------------
+
+    def _looked(
+        self, state: State, inputs: Sequence[Sequence[Routed]], context: Context
+    ) -> tuple[_Looked | None, dict[str, pa.RecordBatch]]:
+        """What is found, if there is anything to look at, and what changes of the state."""
         [parts], [now_us], [before_us] = inputs, context.frontiers_us, state.frontiers_us
         assert now_us >= before_us, "frontiers don't fall"
         passed, held = self._waiting.passed(state.traces["waiting"], parts, before_us, now_us)
         keys = self._touched(state, passed, now_us)
-        deltas = {"waiting": held}
-        changes: pa.Table | None = self._empty
-        refused: list[Refused] = []
-        if len(keys):
-            before = repeated(self._bag.find(state.traces["kept"], keys))
-            both = concat([before, repeated(passed)])
-            some = self._partitions(keys, both)
-            old = self._places.find(state.traces["places"], keys)
-            found = self._found(keys, some, old, now_us)
-            changes = self._changes(some, found) if self.gives else None
-            refused = self._refused(some, found) if not self.timed_out else []
-            is_new = some.order >= len(before)
-            deltas |= self._deltas(keys, some, is_new, old, found, found.due)
+        if not len(keys):
+            return None, {"waiting": held}
+        before = repeated(self._bag.find(state.traces["kept"], keys))
+        some = self._partitions(keys, concat([before, repeated(passed)]))
+        old = self._places.find(state.traces["places"], keys)
+        found = self._found(keys, some, old, now_us)
+        is_new = some.order >= len(before)
+        deltas = self._deltas(keys, some, is_new, old, found, found.due)
+        return _Looked(keys, some, found), {"waiting": held, **deltas}
+
+    def _next(self, state: State, deltas: dict[str, pa.RecordBatch], context: Context) -> State:
+        """The next version of the state."""
+        [now_us] = context.frontiers_us
         low_us = {"waiting": low_of(now_us, 0, STRETCH_US)}
         made = context.appended(state, deltas, low_us=low_us, frontiers_us=context.frontiers_us)
-        if now_us > NO_TIME:
-            made = made.above({"timers": now_us})
-        return Step(made, changes if self.gives else None, refused=refused)
-
-    # -- the work -----------------------------------------------------------------------------------
+        return made.above({"timers": now_us}) if now_us > NO_TIME else made
 
     def _touched(self, state: State, passed: pa.RecordBatch, now_us: int) -> pa.RecordBatch:
         """The keys that the frontier has passed rows of, or the end of an undecided attempt."""
@@ -375,6 +384,15 @@ class Match(Matching):
         """A row a key that has an undecided attempt, where the time lies at which that ends."""
         keys = [pa.field(name, self.input.field(name).type) for name in self.per]
         return Bag(pa.schema([*keys, pa.field(DUE, pa.int64())]), self.per)
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """What a step has looked at: some keys, their rows, what is found among these."""
+
+    keys: pa.RecordBatch
+    some: Partitions
+    found: Matches
 
 
 def _at_zero(rows: pa.RecordBatch) -> pa.RecordBatch:
