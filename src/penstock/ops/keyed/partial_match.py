@@ -29,13 +29,7 @@ from penstock.state.layout import hashes
 
 __all__ = ["COLUMNS", "PartialMatch"]
 
-COLUMNS: Final = pa.schema(
-    [
-        pa.field("started", TIMESTAMP),
-        pa.field("rows", pa.int64()),
-        pa.field("reached", pa.string()),
-    ]
-)
+COLUMNS: Final = pa.schema({"started": TIMESTAMP, "rows": pa.int64(), "reached": pa.string()})
 """Of an attempt: its first row's time, how many rows it has, the variable of the last one."""
 
 
