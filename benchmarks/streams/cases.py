@@ -1,4 +1,4 @@
-"""What `joins.py`, `sessions.py`, `late.py` and `patterns.py` measure: events in topics, a query for each side.
+"""What `joins.py`, `sessions.py`, `late.py`, `patterns.py` measure: events in topics, a query for each side.
 
 Each case has its events (the same numbers always give the same ones), which lie in topics keyed by the
 column that they are joined or grouped by, out of order by less than `DISORDER_MS`. A last event of each
