@@ -36,8 +36,9 @@ PARTS = (
     "large",
     "shops",
     "pairs",
+    "matched",
 )
-TOPICS = ("p-closed", "p-large", "p-totals", "p-pairs")
+TOPICS = ("p-closed", "p-large", "p-totals", "p-pairs", "p-matched")
 
 
 class Crash(BaseException):
@@ -88,6 +89,18 @@ def program(*parts: str, factor: int = 1, key: str | None = "user") -> ps.App:
         pairs = low.join(high, on="user", within="20 seconds", how="left")
         app.view("pairs", pairs.group_by("user").agg(n=ps.count(), met=ps.count("large")))
         pairs.select("user", "small", "large").to("p-pairs")
+    if "matched" in parts:
+        matched = events.match(
+            "low high+",
+            by="user",
+            within="1 minute",
+            order="v",
+            low="v < 20",
+            high="v >= 20",
+            measures={"n": "count(*)", "most": "max(v)"},
+        )
+        app.view("matched", matched.group_by("user").agg(n=ps.sum("n")))
+        matched.to("p-matched")
     if not parts:
         app.view("all", events.group_by().agg(n=ps.count()))
     return app

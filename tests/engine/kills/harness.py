@@ -52,6 +52,7 @@ PAUSE_S: Final = 0.1 if KILLS <= 30 else 0.3
 """Between two chunks: what is read once more at the end stays small where kills are many."""
 OUTPUTS: Final = (
     "closed", "tens", "again", "pairs", "corrected", "visits", "charged", "joined", "parts", "picked",
+    "answered", "timed-out",
 )  # fmt: skip
 TOPICS: Final = {"events": 2_000_000, "prices": 0}
 """The input, with its lateness in microseconds."""

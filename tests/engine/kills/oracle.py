@@ -87,6 +87,14 @@ QUERIES: Final = {
         SELECT least, count(*) AS documents, sum(times)::BIGINT AS times
         FROM documents JOIN searches ON topic = page AND n >= least GROUP BY least
     """,
+    "silent": """
+        SELECT user, count(*) AS n, sum(v)::BIGINT AS total FROM timely AS low
+        WHERE v < 30 AND NOT EXISTS (
+            SELECT 1 FROM timely AS high
+            WHERE high.user = low.user AND high.v >= 950 AND high.ms BETWEEN low.ms AND low.ms + 1000
+        )
+        GROUP BY user
+    """,
     "joined": """SELECT user, sum(v)::BIGINT AS total FROM good GROUP BY user""",
 }
 """By view. Times are in milliseconds since 1970."""

@@ -58,6 +58,7 @@ def pipeline(name: str, directory: str, address: str, which: str = "whole") -> p
         add_visits(app, events, name)
         add_hostile(app, events, name)
         add_found(app, events)
+        add_patterns(app, events, name)
     add_prices(app, events, name)
     totals = events.group_by("user").agg(total=ps.sum("v"))
     kinds = events.deduplicate("user", "page", within="5 seconds").group_by("user")
@@ -96,6 +97,33 @@ def add_visits(app: ps.App, events: ps.Stream, name: str) -> None:
     visits.to(f"{name}-visits")
     both = events.group_by("page", "user").agg(n=ps.count())
     app.view("spread", both.group_by("page").agg(users=ps.count(), most=ps.max("n")))
+
+
+def add_patterns(app: ps.App, events: ps.Stream, name: str) -> None:
+    """Row patterns: what happens, what doesn't within a time, and what ran out of it."""
+    order = ("v", "page")
+    low, high = "v < 30", "v >= 950"
+    answered = events.match(
+        "low -> high",
+        by="user",
+        within="3 seconds",
+        order=order,
+        low=low,
+        high=high,
+        measures={"small": "low.v", "large": "high.v", "at": "high.at"},
+    )
+    answered.to(f"{name}-answered")
+    answered.timed_out.select("user", "small").to(f"{name}-timed-out")
+    silent = events.match(
+        "low -> !high",
+        by="user",
+        within="1 second",
+        order=order,
+        low=low,
+        high=high,
+        measures={"small": "low.v"},
+    )
+    app.view("silent", silent.group_by("user").agg(n=ps.count(), total=ps.sum("small")))
 
 
 def add_hostile(app: ps.App, events: ps.Stream, name: str) -> None:

@@ -57,6 +57,34 @@ def test_a_match_outlives_a_new_owner() -> None:
     assert values(run, "found") == [{"user": "ann", "first": 0, "last": 4, "fails": 4}]
 
 
+def test_a_changed_pattern_is_matched_from_the_first_row_on() -> None:
+    """After an upgrade, matches are those of the new pattern; others keep their open attempts."""
+
+    def program(within: str) -> ps.App:
+        app = ps.App("p")
+        rows = events(app)
+        terms: dict[str, Any] = {"by": "user", "a": "kind = 'fail'", "b": "kind = 'ok'"}
+        terms["measures"] = {"first": "a.n", "last": "b.n"}
+        changed = rows.match("a -> b", within=within, **terms)
+        app.view("changed", changed.group_by("first").agg(last=ps.max("last")))
+        kept = rows.match("a b", **terms)
+        app.view("kept", kept.group_by("first").agg(last=ps.max("last")))
+        return app
+
+    run = ps.testing.run(program("1 minute"))
+    send(run, "ann", "f", n=1)
+    send(run, "ann", "o", minute=5, n=2)
+    send(run, "bob", "f", minute=6, n=3)
+    send(run, "cid", "v", minute=7)
+    assert (run.view("changed").rows(), len(run.view("kept").rows())) == ([], 1)
+    assert run.change(program("10 minutes"))
+    send(run, "bob", "o", minute=8, n=4)
+    send(run, "cid", "v", minute=9)
+    both = [{"first": 1, "last": 2}, {"first": 3, "last": 4}]
+    for view in ("changed", "kept"):
+        assert sorted(run.view(view).rows(), key=str) == both
+
+
 def test_what_runs_out_of_time_is_a_stream_of_its_own() -> None:
     """When ten minutes have passed, three failures are given, with NULL for the success."""
     app = ps.App("p")
