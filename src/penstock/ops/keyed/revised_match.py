@@ -98,7 +98,8 @@ class RevisedMatch(Matching):
 
     def _timed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The rows that are matched: where a time bounds matches, those that have one."""
-        if self.pattern.within_us is None or not rows.column(self.order[0].name).null_count:
+        is_bounded = self.pattern.within_us is not None or bool(self._matcher.program.amounts)
+        if not is_bounded or not rows.column(self.order[0].name).null_count:
             return rows
         return rows.filter(rows.column(self.order[0].name).is_valid())
 
