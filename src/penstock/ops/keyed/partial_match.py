@@ -29,7 +29,12 @@ from penstock.state.layout import hashes
 
 __all__ = ["COLUMNS", "PartialMatch"]
 
-COLUMNS: Final = pa.schema({"started": TIMESTAMP, "rows": pa.int64(), "reached": pa.string()})
+_FIELDS: list[pa.Field] = [
+    pa.field("started", TIMESTAMP),
+    pa.field("rows", pa.int64()),
+    pa.field("reached", pa.string()),
+]
+COLUMNS: Final = pa.schema(_FIELDS)
 """Of an attempt: its first row's time, how many rows it has, the variable of the last one."""
 
 
