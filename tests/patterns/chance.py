@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.patterns import Matcher, Matches, Resume, RowPattern, parse_pattern
+from penstock.patterns import Matcher, Matches, Partial, Resume, RowPattern, parse_pattern
 from penstock.patterns.tree import mapped_names, names_of
 
 SCHEMA = pa.schema([("x", pa.int64()), ("y", pa.string()), ("at", pa.timestamp("us", tz="UTC"))])
@@ -144,7 +144,10 @@ class Calls:
         self.numbers = [0] * count
         self.whole = [True] * count
         self.covered: list[list[bool]] = [[] for _ in range(count)]
+        self.dropped = [0] * count
         self.output: list[list[dict[str, Any]]] = [[] for _ in range(count)]
+        self.late: list[tuple[int, int, str]] = []
+        self.partial: list[tuple[int, int, str]] = []
 
     def give(
         self, rows: list[list[dict[str, Any]]], *, complete: bool, frontier: int | None = None
@@ -164,12 +167,25 @@ class Calls:
         owners = np.searchsorted(starts, found.source, side="right") - 1
         for owner, row in zip(owners, as_rows(found) or [{} for _ in owners], strict=True):
             self.output[owner].append(row)
+        self.late += self._begun(found.timed_out, starts)
+        self.partial = self._begun(found.partial, starts)
         left = found.next_from
         for i, begin in enumerate(found.open_from.tolist()):
             dropped = begin - int(starts[i])
             self.covered[i] = left.covered[begin : starts[i + 1]].tolist()
             self.kept[i] = self.kept[i][dropped:]
+            self.dropped[i] += dropped
             self.at[i] = int(left.at[i]) - begin
             self.numbers[i] = int(left.numbers[i])
             self.whole[i] = bool(left.whole[i])
         return found
+
+    def _begun(self, some: Partial, starts: np.ndarray) -> list[tuple[int, int, str]]:
+        """Matches that have begun: the first row in its partition, how many there are, and what the last one
+        is.
+        """
+        firsts = [
+            first - int(starts[i]) + self.dropped[i]
+            for i, first in zip(some.partition.tolist(), some.first.tolist(), strict=True)
+        ]
+        return list(zip(firsts, some.count.tolist(), some.variable, strict=True))

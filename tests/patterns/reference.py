@@ -24,7 +24,7 @@ Row = Mapping[str, Any]
 
 
 class OpenError(Exception):
-    """Rows that aren't there yet decide."""
+    """Rows that aren't there yet decide; it has the rows that were taken."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,16 @@ class Found:
 
 @dataclass(frozen=True)
 class Result:
-    """Matches, the row from which the next one is looked for, and rows of the output."""
+    """Matches, the row from which the next one is looked for, and rows of the output.
+
+    `partial` are the rows of the match that may still come, `late` those of each that ran out of time.
+    """
 
     matches: list[Found]
     next: int
     rows: list[dict[str, Any]]
+    partial: Mapped
+    late: list[Mapped]
 
 
 def expected(
@@ -68,24 +73,29 @@ class _Reference:
         self.subsets = {name: set(members) for name, members in spec.subsets}
         self.defines = {name: _parsed(text) for name, text in spec.defines}
         self.first, self.number = 0, 0
+        self.late: Mapped = ()
 
     def result(self) -> Result:
         matches: list[Found] = []
+        partial: Mapped = ()
+        late: list[Mapped] = []
         at = 0
         while at < len(self.rows):
-            self.first, self.number = at, len(matches) + 1
+            self.first, self.number, self.late = at, len(matches) + 1, ()
             try:
                 found = next(self.ways(self.node, at, (), False, (), ()), None)
                 if found is not None:
                     self.check_measures(found[1])
-            except OpenError:
+            except OpenError as error:
+                partial = error.args[0] if error.args else ()
                 break
             if found is None:
+                late += [self.late] if self.late else []
                 at += 1
                 continue
             matches.append(Found(at, found[1], self.number))
             at = self.after(at, found[1])
-        return Result(matches, at, self.output(matches, at))
+        return Result(matches, at, self.output(matches, at), partial, late)
 
     def after(self, first: int, mapped: Mapped) -> int:
         if not mapped or self.spec.after == "next row":
@@ -111,7 +121,7 @@ class _Reference:
         match node:
             case t.Name(name):
                 if (
-                    self.needs(i, ends)
+                    self.needs(i, m, ends)
                     and not any(self.holds(one, i, m) for one in until)
                     and self.holds(name, i, m)
                 ):
@@ -138,10 +148,10 @@ class _Reference:
             case t.End():
                 if i == len(self.rows):
                     if not self.complete:
-                        raise OpenError
+                        raise OpenError(m)
                     yield i, m
             case t.Absent(name):
-                if not self.needs(i, ends) or not self.holds(name, i, m):
+                if not self.needs(i, m, ends, quiet=True) or not self.holds(name, i, m):
                     yield i, m
             case t.Empty():
                 yield i, m
@@ -222,10 +232,10 @@ class _Reference:
         while True:
             if gap == "any":
                 yield i
-                if not self.needs(i, ends):
+                if not self.needs(i, m, ends):
                     return
             else:
-                if not self.needs(i, ends):
+                if not self.needs(i, m, ends):
                     return
                 if any(self.holds(one, i, m) for one in t.first_names(part)):
                     yield i
@@ -237,7 +247,7 @@ class _Reference:
     def absence(
         self, names: tuple[str, ...], i: int, m: Mapped, ends: Any
     ) -> Iterator[tuple[int, Mapped]]:
-        while self.needs(i, ends):
+        while self.needs(i, m, ends, quiet=True):
             if any(self.holds(one, i, m) for one in names):
                 return
             i += 1
@@ -246,17 +256,22 @@ class _Reference:
     def bound(self, m: Mapped, within: int) -> tuple[int, ...]:
         return (self.rows[m[-1][0]][self.time] + within,) if m else ()
 
-    def needs(self, i: int, ends: tuple[int, ...]) -> bool:
-        """Whether there is a row in time."""
+    def needs(self, i: int, m: Mapped, ends: tuple[int, ...], *, quiet: bool = False) -> bool:
+        """Whether there is a row in time; unless `quiet`, a match without one is late."""
         limits = list(ends)
         if self.spec.within_us is not None:
             limits.append(self.rows[self.first][self.time] + self.spec.within_us)
         if i < len(self.rows):
-            return all(self.rows[i][self.time] <= one for one in limits)
-        over = self.frontier is not None and any(self.frontier > one for one in limits)
-        if not self.complete and not over:
-            raise OpenError
-        return False
+            over = any(self.rows[i][self.time] > one for one in limits)
+            there = not over
+        else:
+            over = self.frontier is not None and any(self.frontier > one for one in limits)
+            there = False
+            if not self.complete and not over:
+                raise OpenError(m)
+        if over and not quiet and len(m) > len(self.late):
+            self.late = m
+        return there
 
     # Expressions.
 

@@ -71,7 +71,7 @@ def test_cuts_into_calls_change_nothing(seed: int) -> None:
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("seed", range(2))
 def test_the_frontier_decides_as_rows_do(seed: int) -> None:
-    """A match is given as soon as the time that no further row can have says so."""
+    """A match is given, or is late, as soon as the time that no further row can have says so."""
     rng = random.Random(200 + seed)
     for i in range(ROUNDS):
         spec = a_spec(rng, ahead=False)
@@ -82,3 +82,10 @@ def test_the_frontier_decides_as_rows_do(seed: int) -> None:
             calls.give([rows[given - 1 : given]], complete=False, frontier=later)
             wanted = expected(spec, rows[:given], complete=False, frontier=later)
             assert calls.output[0] == wanted.rows, (i, spec, rows, given)
+            partial = [wanted.partial] if wanted.partial else []
+            assert calls.partial == list(map(_begun, partial)), (i, spec, rows, given)
+            assert calls.late == list(map(_begun, wanted.late)), (i, spec, rows, given)
+
+
+def _begun(mapped: Any) -> tuple[int, int, str]:
+    return mapped[0][0], len(mapped), mapped[-1][1]

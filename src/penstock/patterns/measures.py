@@ -176,6 +176,8 @@ class Measures:
             match: of each row its match.
             upto: the end of the rows of `mapped` that lie up to it.
         """
+        if not len(match):
+            return [pa.array([], one.type) for one in self.schema], np.zeros(0, np.bool_)
         asked = _Asked(
             rows, mapped, match, upto, mapped.starts[match + 1], np.zeros(len(match), np.bool_)
         )
