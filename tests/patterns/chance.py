@@ -53,7 +53,7 @@ def a_spec(rng: random.Random, *, ahead: bool = True) -> RowPattern:
     measures = [one for one in rng.sample(MEASURES, 5) if _fits(one, known)]
     if rows == "all":
         measures.append("classifier()")
-    afters = ["past last row", "past last row", "next row"]
+    afters = ["past last row", "past last row", "next row", "no skip"]
     afters += [f"{which} {name}" for which in ("first", "last") for name in mapped_names(node)]
     return RowPattern(
         text,

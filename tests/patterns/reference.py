@@ -83,7 +83,18 @@ class _Reference:
         while at < len(self.rows):
             self.first, self.number, self.late = at, len(matches) + 1, ()
             try:
-                found = next(self.ways(self.node, at, (), False, (), ()), None)
+                ways = self.ways(self.node, at, (), False, (), ())
+                if self.spec.after == "no skip":
+                    each = []
+                    for _, mapped in ways:
+                        self.number = len(matches) + len(each) + 1
+                        each.append(Found(at, mapped, self.number))
+                        self.number += 1
+                    late += [self.late] if self.late and not each else []
+                    matches += each
+                    at += 1
+                    continue
+                found = next(ways, None)
                 if found is not None:
                     self.check_measures(found[1])
             except OpenError as error:

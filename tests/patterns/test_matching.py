@@ -102,6 +102,18 @@ def test_a_skip_to_the_first_row_goes_on() -> None:
     assert found("a b?", "aab", after="last b").skipped_wrongly.tolist() == [True, False]
 
 
+def test_all_ways_are_matches() -> None:
+    """With `no skip`, each way to match from each row is a match, once no other can come from that row."""
+    assert spans(found("a ->> b", "abab", after="no skip")) == [(0, 1), (0, 3), (2, 3)]
+    many = found("a+", "a" * 100, after="no skip")
+    assert len(many.first) == 5_050
+    assert many.rows.column(0).to_pylist()[:3] == [100, 99, 98]
+    waits = found("a ->> b", "ab", after="no skip", within_us=5, complete=False, frontier=5)
+    assert (spans(waits), waits.next_from.numbers.tolist()) == ([], [0])
+    over = found("a ->> b", "ab", after="no skip", within_us=5, complete=False, frontier=6)
+    assert spans(over) == [(0, 1)]
+
+
 def test_all_rows_of_matches() -> None:
     """Each row is put out with what is known up to it; excluded ones aren't, and others are if asked for."""
     matches = found(

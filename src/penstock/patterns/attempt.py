@@ -29,8 +29,8 @@ from penstock.patterns.machine import bring_forward, true
 
 __all__ = [
     "DATA", "DECIDED", "DUE", "FOUND", "FRAME", "FURTHEST", "GENERATION", "HASHED", "MEMORY_FULL", "MOST",
-    "NEVER", "OPEN", "RESULT", "SETS", "SETTINGS", "SET_STARTS", "SKIP", "SKIP_SET", "STACK_FULL", "TABLES",
-    "TAKEN", "TIMES", "TOO_LONG", "TOO_MANY", "WAS_BOUNDED", "attempt",
+    "NEVER", "NO_SKIP", "OPEN", "RESULT", "SETS", "SETTINGS", "SET_STARTS", "SKIP", "SKIP_SET",
+    "STACK_FULL", "TABLES", "TAKEN", "TIMES", "TOO_LONG", "TOO_MANY", "WAS_BOUNDED", "attempt",
 ]  # fmt: skip
 
 NEVER: Final = (1 << 63) - 1
@@ -86,8 +86,10 @@ _WITHIN, _FRONTIER, _BITS, _DEADLINES, HASHED, _WIDTH, GENERATION, _STATES = (
 _STATES_PER_ROW, _MEASURES_AHEAD, SKIP, SKIP_SET, _ROWS = 8, 9, 10, 11, 12
 
 # What an attempt leaves, in another.
-RESULT: Final = ("taken", "decided", "most", "was bounded", "furthest", "due")
-TAKEN, DECIDED, MOST, WAS_BOUNDED, FURTHEST, DUE = 0, 1, 2, 3, 4, 5
+RESULT: Final = ("taken", "decided", "most", "was bounded", "furthest", "due", "top", "count")
+TAKEN, DECIDED, MOST, WAS_BOUNDED, FURTHEST, DUE, _TOP, _COUNT = 0, 1, 2, 3, 4, 5, 6, 7
+NO_SKIP: Final = 4
+"""The way to skip of a pattern of which all matches are wanted, not only the preferred one from each row."""
 
 FRAME: Final = 3
 """Numbers of a saved state besides registers: instruction, row, and how many rows were taken."""
@@ -285,7 +287,7 @@ def _limit(settings: Any, registers: Any, first_time: Any) -> Any:
 @njit(
     _INT(
         TABLES, DATA, _W_INT, _W_INT, _W_I32, _W_INT, _W_INT, _W_INT, _W_INT, _W_INT, _W_INT, _W_FLOAT,
-        _W_INT, _W_FLOAT, _W_INT, _W_FLOAT, _W_BOOL, types.UniTuple(_INT, 6),
+        _W_INT, _W_FLOAT, _W_INT, _W_FLOAT, _W_BOOL, types.UniTuple(_INT, 7),
     ),
     cache=True,
     nogil=True,
@@ -331,9 +333,10 @@ def attempt(  # one loop over the instructions, whose state is in variables
         floats: see there.
         null: of the values on it.
         where: the partition's first row and its end, whether it is complete, whether it begins here, the row,
-            and the number of the match.
+            the number of the match, and whether the search goes on: for the next match from there, or after
+            it wanted room for its stack.
     """
-    begin, end, complete, is_whole, start, number = where
+    begin, end, complete, is_whole, start, number, again = where
     times, initial = data[3][TIMES], data[3][_INITIAL]
     operations, first, second, joins = tables[_OPERATIONS], tables[_A], tables[_B], tables[_JOINS]
     kinds, leaves, ahead, updates = (
@@ -346,31 +349,44 @@ def attempt(  # one loop over the instructions, whose state is in variables
     frontier = settings[_FRONTIER]
     width = len(registers)
     size = FRAME + width
-    registers[:] = initial
     pc, row, taken, top, count, furthest = 0, start, 0, 0, 0, start
-    result[MOST] = 0
-    result[WAS_BOUNDED] = 0
-    result[DECIDED] = first_time
+    if again == 1:
+        top, count, furthest = result[_TOP], result[_COUNT], result[FURTHEST]
+    else:
+        registers[:] = initial
+        result[MOST] = 0
+        result[WAS_BOUNDED] = 0
+        result[DECIDED] = first_time
     result[DUE] = NEVER
+    goes_on = again == 1
     while True:
-        fails = False
-        if joins[pc] >= 0:
+        fails = goes_on
+        goes_on = False
+        if not fails and joins[pc] >= 0:
             furthest = max(furthest, row)
             most_states = settings[_STATES] + settings[_STATES_PER_ROW] * (furthest - start)
-            if settings[HASHED] == 1 and count >= most_states:
+            if (settings[HASHED] == 1 or settings[SKIP] == NO_SKIP) and count >= most_states:
                 result[FURTHEST] = furthest
                 return TOO_MANY
             before = _was_tried(settings, stamps, keys, registers, joins[pc], row, begin, count)
             if before == 2:
+                base = top * size
+                stack[base], stack[base + 1], stack[base + 2] = pc, row, taken
+                stack[base + FRAME : base + size] = registers
+                result[_TOP], result[FURTHEST], result[_COUNT] = top + 1, furthest, count
                 return MEMORY_FULL
             fails = before == 1
             count += 1
         if not fails:
             operation, a, b = operations[pc], first[pc], second[pc]
             if operation == _SPLIT:
-                if (top + 1) * size > len(stack):
-                    return STACK_FULL
                 base = top * size
+                if (top + 2) * size > len(stack):  # room for this state itself
+                    stack[base], stack[base + 1], stack[base + 2] = pc, row, taken
+                    stack[base + FRAME : base + size] = registers
+                    result[_TOP], result[FURTHEST] = top + 1, furthest
+                    result[_COUNT] = count - 1 if joins[pc] >= 0 else count
+                    return STACK_FULL
                 stack[base], stack[base + 1], stack[base + 2] = b, row, taken
                 stack[base + FRAME : base + size] = registers
                 top += 1
@@ -381,6 +397,7 @@ def attempt(  # one loop over the instructions, whose state is in variables
                 continue
             if operation == _MATCH:
                 result[TAKEN] = taken
+                result[_TOP], result[_COUNT], result[FURTHEST] = top, count, furthest
                 last = path[taken - 1] if taken > 0 else start - 1
                 if taken > 0 and last + settings[_MEASURES_AHEAD] >= known:
                     return OPEN

@@ -18,7 +18,7 @@ from penstock.core.schema import Schema
 from penstock.core.vectors import Vector
 from penstock.errors import SchemaError
 from penstock.patterns import operations as c
-from penstock.patterns.attempt import NEVER
+from penstock.patterns.attempt import NEVER, NO_SKIP
 from penstock.patterns.conditions import Condition, Conditions
 from penstock.patterns.expressions import Variables
 from penstock.patterns.leaves import Leaves
@@ -31,7 +31,7 @@ from penstock.patterns.tree import Node, can_be_empty, first_names, mapped_names
 
 __all__ = ["Matcher"]
 
-_SKIPS: Final = {"past last row": 0, "next row": 1, "first": 2, "last": 3}
+_SKIPS: Final = {"past last row": 0, "next row": 1, "first": 2, "last": 3, "no skip": NO_SKIP}
 _TO_ROW: Final = re.compile(r'(?:(first|last)\s+)?(?:"(.+)"|(\w+))', re.IGNORECASE)
 
 
@@ -200,14 +200,14 @@ def _output(spec: RowPattern, schema: pa.Schema, measures: pa.Schema) -> pa.Sche
 def _after(spec: RowPattern, variables: Variables) -> tuple[int, frozenset[str]]:
     """How the next match's first row is found, and the variables that say it."""
     text = " ".join(spec.after.split())
-    if text.lower() in ("past last row", "next row"):
+    if text.lower() in ("past last row", "next row", "no skip"):
         return _SKIPS[text.lower()], frozenset()
     found = _TO_ROW.fullmatch(text)
     names = variables.find((found[2] or found[3]).replace('""', '"')) if found else None
     if found is None or names is None:
         raise SchemaError(
-            "expected after= 'past last row', 'next row', 'first x' or 'last x', where x is a variable; "
-            f"found {spec.after!r}"
+            "expected after= 'past last row', 'next row', 'first x', 'last x' or 'no skip', where x is a "
+            f"variable; found {spec.after!r}"
         )
     return _SKIPS[(found[1] or "last").lower()], names
 

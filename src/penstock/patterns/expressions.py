@@ -157,7 +157,9 @@ def resolve(text: str, schema: Schema, variables: Variables) -> Resolved:
         tree = sqlglot.parse_one(_with_modes(text), dialect="duckdb")
     except sqlglot.errors.SqlglotError as error:
         reason = str(error).splitlines()[0]
-        if reason.startswith("Required keyword"):  # continues with the name of a class of the parser
+        if reason.startswith(
+            "Required keyword"
+        ):  # continues with the name of a class of the parser
             reason = "a part is missing"
         raise SchemaError(f"expected a SQL expression; found {text!r} ({reason})") from None
     if isinstance(tree, exp.Alias):

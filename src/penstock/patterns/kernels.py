@@ -17,6 +17,7 @@ from penstock.patterns.attempt import (
     HASHED,
     MEMORY_FULL,
     MOST,
+    NO_SKIP,
     OPEN,
     SET_STARTS,
     SETS,
@@ -150,7 +151,9 @@ def search(
             and whether the row to skip to isn't there.
         rows: of all events.
         row_variables: likewise.
-        state: the partition, how many events there are, how many of `rows` are used.
+        state: the partition, how many events there are, how many of `rows` are used; if all matches are
+            wanted, also how many were reported from the row at which the search is, and whether it goes on
+            from there.
         begins: whether a match may begin with a row.
     """
     times = data[3][TIMES]
@@ -170,6 +173,7 @@ def search(
                 return 1
             if settings[HASHED] == 1:
                 settings[GENERATION] += 1
+            all_ways = settings[SKIP] == NO_SKIP
             where = (
                 begin,
                 end,
@@ -177,6 +181,7 @@ def search(
                 np.int64(is_whole[i]),
                 start,
                 numbers[i] + 1,
+                state[4],
             )
             found = attempt(
                 tables, data, settings, result, stamps, keys, stack, path, variables, most, registers,
@@ -184,6 +189,7 @@ def search(
             )  # fmt: skip
             if found in (STACK_FULL, MEMORY_FULL):
                 settings[GENERATION] += 1
+                state[4] = 1 if all_ways else 0
                 return found
             used = state[2]
             event = state[1] * 7
@@ -201,6 +207,7 @@ def search(
                     row_variables[used : used + taken] = variables[:taken]
                     state[1] += 1
                     state[2] += taken
+                numbers[i] -= state[3]  # matches from here are reported again
                 break
             if found == FOUND:
                 numbers[i] += 1
@@ -212,6 +219,12 @@ def search(
                     covered[path[j]] = 1
                 state[1] += 1
                 state[2] += taken
+                if all_ways:
+                    # What failed is forgotten, as what leads to this match isn't known from it.
+                    settings[GENERATION] += 1
+                    state[3] += 1
+                    state[4] = 1
+                    continue
                 target = _next_row(tables, settings, path, variables, taken, start)
                 if target < 0:
                     events[event + 6] = 1
@@ -228,8 +241,9 @@ def search(
                 settings[GENERATION] += 1
                 at[i] = max(result[FURTHEST], start + 1)
                 passed[start : min(at[i], end)] = certain[i]
+                state[3], state[4] = 0, 0
                 continue
-            if result[MOST] > 0:
+            if result[MOST] > 0 and state[3] == 0:
                 size, half = result[MOST], len(most) // 2
                 events[event] = _TIMED_OUT
                 rows[used : used + size] = most[:size]
@@ -240,5 +254,7 @@ def search(
                 settings[GENERATION] += 1
             at[i] = start + 1
             passed[start] = certain[i]
+            state[3], state[4] = 0, 0
         state[0] += 1
+        state[3], state[4] = 0, 0
     return 0

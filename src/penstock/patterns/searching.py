@@ -11,7 +11,7 @@ import pyarrow as pa
 from penstock.core import vectors
 from penstock.core.vectors import Vector, from_int64
 from penstock.patterns import kernels
-from penstock.patterns.attempt import FRAME, NEVER, RESULT, SETTINGS
+from penstock.patterns.attempt import FRAME, NEVER, NO_SKIP, RESULT, SETTINGS
 from penstock.patterns.conditions import STACK_MAX
 from penstock.patterns.leaves import Computed, Leaves
 from penstock.patterns.measures import Mapped, Measures
@@ -179,7 +179,7 @@ class _Buffers:
     def grow(self, full: int) -> None:
         """Makes room after the kernel stopped for want of it."""
         if full == kernels.FULL["stack"]:
-            self.stack = np.zeros(2 * len(self.stack), np.int64)
+            self.stack = np.concatenate((self.stack, np.zeros_like(self.stack)))
         elif full == kernels.FULL["memory"]:
             self.stamps = np.zeros(2 * len(self.stamps), np.int32)
             self.keys = np.zeros(2 * len(self.keys), np.int64)
@@ -212,6 +212,7 @@ class Search:
         self._numbers = np.array(resume.numbers, np.int64)
         self._whole = np.array(resume.whole, np.uint8)
         self._covered = np.array(resume.covered, np.uint8)
+        self._covered_before = self._covered.copy()
         self._longest = int(np.diff(starts).max(initial=0)) + 1
         self._events: list[Vector] = []
         self._taken: list[Vector] = []
@@ -311,18 +312,18 @@ class Search:
             np.zeros(_EVENT * EVENTS_MAX, np.int64),
             np.zeros(room, np.int64),
             np.zeros(room, np.int64),
-            np.zeros(3, np.int64),
+            np.zeros(5, np.int64),
         )
 
     def _take(self, buffers: _Buffers) -> None:
         """Takes what the kernel has reported."""
-        _, events, used = buffers.state.tolist()
+        _, events, used, *_ = buffers.state.tolist()
         some = buffers.events[: _EVENT * events].reshape(-1, _EVENT).copy()
         some[:, 4] += sum(map(len, self._taken))
         self._events.append(some)
         self._taken.append(buffers.rows[:used].copy())
         self._variables.append(buffers.variables[:used].copy())
-        buffers.state[1:] = 0
+        buffers.state[1:3] = 0
 
     def matches(self) -> Matches:
         """All that was found."""
@@ -332,9 +333,16 @@ class Search:
         found: dict[str, tuple[Vector, Mapped, Vector]] = {}
         for name, kind in kernels.EVENTS.items():
             which = np.flatnonzero(events[:, 0] == kind)
+            if name == "match" and self._compiled.skip == NO_SKIP:
+                # Others from the row at which a partition is left may still come: all are given then.
+                which = which[events[which, 2] < self._at[events[which, 1]]]
             some = events[which]
             found[name] = some, *_mapped(some, ends[which], taken, variables, self._starts)
         some, mapped, is_excluded = found["match"]
+        if self._compiled.skip == NO_SKIP:
+            self._covered = self._covered_before
+            self._covered[mapped.rows] = 1
+            self._covered[some[:, 2]] = 1
         rows, match, source = self._output(some, mapped, is_excluded)
         decided = some[:, 5].copy()
         certain = self._passed[source]

@@ -19,7 +19,7 @@ class RowPattern:
         measures: the columns of a match: name, expression, and whether it is of all rows of the match or
             of those up to the row itself. The latter differs only where each row of a match is put out.
         after: where the next match is looked for: `past last row`, `next row`, `first x`, `last x`; `x` is
-            `last x`.
+            `last x`. With `no skip` each way to match is a match, not only the preferred one from each row.
         within_us: the time from the first row of a match to its last row, at most; None is any.
         rows: whether a match is one row, or each of its rows is one.
         empty: whether matches without a row are put out.
