@@ -251,6 +251,9 @@ def test_a_condition_that_fails_is_counted() -> None:
     """Where a part of a definition can't be computed it is NULL, and counted."""
     matches = found("a b", "abab", defines={"b": "CAST(x || v AS INTEGER) > 0"})
     assert (spans(matches), matches.failed) == ([], 4)
+    measures = ("list(CAST(x AS INTEGER))", "sum(CAST(x || v AS INTEGER))", "count(*)")
+    listed = found("a b", "ab", measures=measures)
+    assert listed.rows.to_pylist() == [{"m0": [None, None], "m1": None, "m2": 2}]
     sums = found("a+ b", "aab", values=[2**62, 2**62, 1], defines={"b": "x = 'b' AND sum(a.v) > 0"})
     assert spans(sums) == [(1, 2)]
 

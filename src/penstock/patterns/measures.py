@@ -17,9 +17,10 @@ from penstock.core import vectors
 from penstock.core.kernels import njit, types
 from penstock.core.schema import Field, Schema
 from penstock.core.vectors import Vector, from_int64
-from penstock.expr.duck import query_tables
+from penstock.expr.duck import EvaluationError, query_tables
 from penstock.expr.expression import Expression, compile_expression
 from penstock.expr.query import query_columns
+from penstock.expr.tried import query_of_failing
 from penstock.expr.values import tried
 from penstock.patterns.expressions import (
     Aggregate,
@@ -254,7 +255,7 @@ class Measures:
                 part.function in ("sum", "avg") and not _is_number(argument.type)
             ):
                 return self._totals(part.function, argument, rows, is_new, last, type_, asked)
-        return self._by_duckdb(part, rows, is_new, last, type_)
+        return self._by_duckdb(part, rows, is_new, last, type_, asked)
 
     def _totals(
         self,
@@ -303,17 +304,40 @@ class Measures:
         return pa.array(wholes[last], mask=missing).cast(type_)
 
     def _by_duckdb(
-        self, part: Aggregate, rows: pa.Table, is_new: Vector, last: Vector, type_: pa.DataType
+        self,
+        part: Aggregate,
+        rows: pa.Table,
+        is_new: Vector,
+        last: Vector,
+        type_: pa.DataType,
+        asked: _Asked,
     ) -> Any:
         known = rows.append_column("$match", from_int64(np.cumsum(is_new)))
         known = known.append_column("$at", from_int64(np.arange(len(rows))))
         frame = 'PARTITION BY "$match" ORDER BY "$at" ROWS UNBOUNDED PRECEDING'
         query = f'SELECT {part.sql} OVER ({frame}) AS x FROM rows ORDER BY "$at"'
-        each = query_tables({"rows": known}, query).column(0).cast(type_)
+        each, has_failed = _of_rows(query, known, type_)
         none = query_tables({"rows": rows.slice(0, 0)}, f"SELECT {part.sql} AS x FROM rows")
         chunks: list[Any] = [*each.chunks, *none.column(0).cast(type_).chunks]
         both: Any = pa.chunked_array(chunks)
-        return both.combine_chunks().take(from_int64(np.where(last < 0, len(rows), last)))
+        found = both.combine_chunks().take(from_int64(np.where(last < 0, len(rows), last)))
+        if has_failed:
+            asked.failed |= np.asarray(found.is_null().to_numpy(zero_copy_only=False), np.bool_)
+        return found
+
+
+def _of_rows(query: str, rows: pa.Table, type_: pa.DataType) -> tuple[pa.ChunkedArray, bool]:
+    """What a query gives of rows, NULL for parts that fail; and whether some do."""
+    tables = {"rows": rows}
+    try:
+        return query_tables(tables, query).column(0).cast(type_), False
+    except EvaluationError:
+        pass
+    try:
+        return query_of_failing(query, tables).column(0).cast(type_), True
+    except EvaluationError:  # of the aggregate itself, such as a sum that is too great
+        nothing: Any = pa.nulls(len(rows)).cast(type_)
+        return pa.chunked_array([nothing]), True
 
 
 def _is_number(type_: pa.DataType) -> bool:
