@@ -27,13 +27,12 @@ from penstock.core.schema import TIMESTAMP
 from penstock.core.vectors import Vector, from_int64, raw
 from penstock.ops.keyed.match import NEVER, Match, Partitions
 from penstock.ops.operator import Context, Follow, Port, Prepared, Step, Traits
-from penstock.ops.rolling.waiting import repeated
 from penstock.ops.routed import Routed, RowParcels, routed
 from penstock.ops.rows import Refused
 from penstock.ops.state import State
 from penstock.ops.windows import NO_TIME
 from penstock.patterns import Matches, Resume
-from penstock.state.bag import Bag, changes_of, negated, plain
+from penstock.state.bag import Bag, changes_of, negated, plain, repeated
 from penstock.state.layout import concat, hashes
 
 __all__ = ["CorrectedMatch"]

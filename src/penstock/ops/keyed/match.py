@@ -35,13 +35,13 @@ from penstock.core.vectors import Vector, from_int64, raw
 from penstock.ops.codec import RARE
 from penstock.ops.operator import Context, Operator, Port, Step, Traits
 from penstock.ops.over.window_functions import Ordered
-from penstock.ops.rolling.waiting import STRETCH_US, Waiting, low_of, repeated
+from penstock.ops.rolling.waiting import STRETCH_US, Waiting, low_of
 from penstock.ops.routed import Routed
 from penstock.ops.rows import Refused
 from penstock.ops.state import State
 from penstock.ops.windows import NO_TIME
 from penstock.patterns import Matcher, Matches, Resume, RowPattern
-from penstock.state.bag import ROW, Bag, negated, plain, weights_of
+from penstock.state.bag import ROW, Bag, negated, plain, repeated, weights_of
 from penstock.state.layout import WINDOW, concat, hashes
 
 __all__ = ["Match", "Matching", "Partitions"]

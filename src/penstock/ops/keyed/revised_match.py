@@ -23,11 +23,10 @@ from penstock.core.schema import TIMESTAMP
 from penstock.core.vectors import from_int64
 from penstock.ops.keyed.match import Matching
 from penstock.ops.operator import Context, Follow, Port, Step, Traits
-from penstock.ops.rolling.waiting import repeated
 from penstock.ops.routed import Routed, RowParcels, delta_of
 from penstock.ops.state import State
 from penstock.patterns import Matcher
-from penstock.state.bag import Bag, changes_of, negated, plain
+from penstock.state.bag import Bag, changes_of, negated, plain, repeated
 from penstock.state.layout import hashes
 
 __all__ = ["RevisedMatch"]
