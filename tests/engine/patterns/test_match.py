@@ -233,6 +233,27 @@ def test_rows_of_a_match_are_given_with_their_columns() -> None:
     assert every == {0: None, 1: "a", 2: "b", 3: None}
 
 
+def test_all_matches_of_a_row_come_when_the_last_is_certain() -> None:
+    """Without a skip, each way to match is given; windows behind them count all."""
+    app = ps.App("p")
+    found = events(app).match(
+        "a b*",
+        by="user",
+        after="no skip",
+        within="1 minute",
+        a="kind = 'fail'",
+        b="kind = 'ok'",
+        measures={"rows": "count(*)"},
+    )
+    found.window(ps.tumbling("1 second")).agg(n=ps.count()).to("counts")
+    run = ps.testing.run(app)
+    for second, kind in enumerate(["fail", "ok", "ok", "visit"]):
+        run.send("events", user="ann", kind=kind, n=0, at=f"12:00:{second:02}")
+        run.settle()
+    send(run, "bob", "v", minute=5)
+    assert [row["n"] for row in values(run, "counts")] == [3]
+
+
 def test_a_plan_shows_the_pattern() -> None:
     """`penstock explain` has the pattern, its conditions, bounds and measures."""
     app = ps.App("p")
