@@ -312,6 +312,8 @@ def test_the_page_on_sql_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         "per_name",
         "per_minute",
         "corrected",
+        "paid_per_name",
+        "carts",
         "newest",
         "last_hour",
         "per_page",

@@ -10,6 +10,7 @@
     aggregation  GROUP BY
     ordering     ORDER BY with LIMIT, DISTINCT ON
     rules        VALUES, conditions on now()
+    patterns     MATCH_RECOGNIZE, patterns in WINDOW
     recursion    WITH RECURSIVE
     scope        what names mean
     places       where in the text a mistake is

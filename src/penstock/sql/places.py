@@ -17,6 +17,7 @@ from sqlglot.errors import SqlglotError
 from penstock.core.text.carets import line_and_column
 from penstock.errors import FlowError, SchemaError
 from penstock.expr.walks import nodes_of
+from penstock.sql.text.matches import without_clauses
 from penstock.sql.text.wording import marked
 
 __all__ = ["PlacedQueryError", "placed", "unplaced", "within"]
@@ -97,8 +98,9 @@ def _begin(tree: exp.Expr) -> int | None:
 def _nth(text: str, dialect: str, word: str, before: int) -> int | None:
     """Where a word of the text is that has so many like it before it; the first, where there are fewer."""
     try:
-        tokens = Dialect.get_or_raise(dialect).tokenize(text)
-    except SqlglotError:
+        rest, _ = without_clauses(text, dialect)  # a pattern is no part of what was refused
+        tokens = Dialect.get_or_raise(dialect).tokenize(rest)
+    except (SqlglotError, SchemaError):
         return None
     found = [token.start for token in tokens if token.text.lower() == word.lower()]
     if not found:

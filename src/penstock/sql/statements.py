@@ -15,9 +15,10 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from penstock.core.databases import described
 from penstock.core.text.carets import line_and_column
-from penstock.errors import FlowError
+from penstock.errors import FlowError, SchemaError
 from penstock.sql.text.columns import ColumnError, Columns, Watermark, is_computed, read_columns
 from penstock.sql.text.foreign import begun, unread
+from penstock.sql.text.pattern_windows import without_insides
 from penstock.sql.text.wording import marked, unfinished
 
 __all__ = ["Columns", "PlacedError", "Statement", "Watermark", "statements"]
@@ -96,7 +97,9 @@ def statements(text: str) -> list[Statement]:
     """
     text = text.removeprefix("\ufeff")  # with which some editors begin a file
     try:
-        found = DuckDB().tokenize(text)
+        found = DuckDB().tokenize(without_insides(text))
+    except SchemaError as error:
+        raise _refused(str(error), text, error.at or 0) from None
     except SqlglotError as error:
         what, at = unfinished(text) or (f"expected SQL; found {str(error).splitlines()[0]}", 0)
         raise _refused(what, text, at) from None

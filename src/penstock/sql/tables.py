@@ -9,14 +9,14 @@ from sqlglot import exp
 from penstock.errors import SchemaError
 from penstock.expr.walks import find_all
 from penstock.flow import hopping, session, sliding, tumbling
-from penstock.flow.algebra.clocks import event_time_column, event_times, is_read
+from penstock.flow.algebra.clocks import event_time_column, event_times, is_decided, is_read
 from penstock.flow.graph import timed
 from penstock.flow.rolling import RowWindow
 from penstock.ops import Window
 from penstock.sql.places import within
 from penstock.sql.scope import Environment, Named, Windows
 
-__all__ = ["with_named_columns", "with_rows", "with_windows"]
+__all__ = ["is_windowed", "with_named_columns", "with_rows", "with_windows"]
 
 FUNCTIONS: Final = ("TUMBLE", "HOP", "SESSION", "SLIDE")
 OPTIONS: Final = ("keep", "late")
@@ -109,12 +109,12 @@ def _as_row(column: exp.Column, env: Environment) -> exp.Table | None:
 
 def with_windows(tree: exp.Expr, env: Environment) -> tuple[exp.Expr, Environment]:
     """The query with a table's name for each window function in a FROM, and these tables."""
-    if not any(_is_windowed(table.this) for table in find_all(tree, exp.Table)):
+    if not any(is_windowed(table.this) for table in find_all(tree, exp.Table)):
         return tree, env
     tree = tree.copy()
     for table in find_all(tree, exp.Table):
         call = table.this
-        if _is_windowed(call):
+        if is_windowed(call):
             name = f"{call.name.lower()} {len(env.tables)}"
             with within(call):
                 env = env.with_(name, _windowed(call, env))
@@ -139,7 +139,8 @@ def _is_row(column: exp.Column) -> bool:
     )
 
 
-def _is_windowed(call: exp.Expr) -> TypeGuard[exp.Anonymous]:
+def is_windowed(call: exp.Expr) -> TypeGuard[exp.Anonymous]:
+    """Whether what stands in FROM is TUMBLE or its like."""
     return isinstance(call, exp.Anonymous) and call.name.upper() in FUNCTIONS
 
 
@@ -175,6 +176,13 @@ def _windowed(call: exp.Anonymous, env: Environment) -> Named:
 def _time(times: list[exp.Expr], named: Named, stream: str, function: str) -> str | None:
     """The relation's column that a window function names as the time of its rows; None: it is no column."""
     node = named.rows.node
+    if is_decided(node):
+        if times:
+            raise SchemaError(
+                f"expected no column in {function}({stream}, …), whose rows are matches of a pattern, and "
+                f"happen when they are certain; found {times[0].name!r}. Omit it"
+            )
+        return None
     known, below = event_time_column(node), event_times(node)
     columns = sorted({repr(one.source) for one in below if one.source is not None})
     as_read = f"the column with {' or '.join(columns)} as it was read" if columns else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
@@ -16,6 +17,8 @@ from penstock.expr.patterns import check_patterns
 from penstock.expr.purity import check_query_pure
 from penstock.expr.walks import find_all
 from penstock.flow import Flow
+from penstock.sql.patterns.tables import with_matches
+from penstock.sql.patterns.windows import without_pattern_windows
 from penstock.sql.places import placed as with_place
 from penstock.sql.places import unplaced, within
 from penstock.sql.queries import compile_tree
@@ -91,10 +94,19 @@ def _rows(
 ) -> Relation:
     """See `query_rows`; placed: whether errors know where in the text they are."""
     tree = parsed(query, dialect)
-    tree = tree if placed else unplaced(tree)
+    env = Environment(flow, NamedTables.of(tables), sizes=sizes)
+    return _of_tree(tree if placed else unplaced(tree), env, dialect, placed=placed)
+
+
+def _of_tree(tree: exp.Expr, env: Environment, dialect: str, *, placed: bool) -> Relation:
+    """The rows of a query as it was read."""
     kinds = check_supported(tree)
     check_patterns(tree)
-    env = Environment(flow, NamedTables.of(tables), sizes=sizes)
+    if exp.Window in kinds:
+        tree = without_pattern_windows(tree, dialect)
+    if exp.Subquery in kinds or exp.Window in kinds:
+        of_rows = partial(_of_tree, dialect=dialect, placed=placed)
+        tree, env = with_matches(tree, env, of_rows, dialect)
     tree, env = _rewritten(tree, kinds, env)
     named = tables_of(tree)
     env = replace(env, clocks=clocks_of(named, env))

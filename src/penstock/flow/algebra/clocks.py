@@ -6,7 +6,7 @@ from penstock.flow.graph import Node, RowStep, Source, Stateful, Union, handed_o
 from penstock.flow.times import EventTime
 from penstock.ops.rows import Select, Where
 
-__all__ = ["event_time_column", "event_times", "is_read"]
+__all__ = ["event_time_column", "event_times", "is_decided", "is_read"]
 
 
 def event_time_column(node: Node) -> str | None:
@@ -49,6 +49,19 @@ def is_read(node: Node) -> bool:
             return is_read(parent)
         case Union(inputs=inputs):
             return all(is_read(one) for one in inputs)
+        case _:
+            return False
+
+
+def is_decided(node: Node) -> bool:
+    """Whether a stream's rows are matches of a pattern, which happen when they are certain."""
+    match node:
+        case RowStep(parent=parent):
+            return is_decided(parent)
+        case Union(inputs=inputs):
+            return any(map(is_decided, inputs))
+        case Stateful(operator=operator):
+            return operator.kind == "match"
         case _:
             return False
 

@@ -19,6 +19,7 @@ from penstock.flow.graph import (
     retracts,
     row_key,
 )
+from penstock.ops.keyed.corrected_match import CorrectedMatch
 from penstock.ops.keyed.query import GroupQuery
 from penstock.ops.keyed.temporal_filter import TemporalFilter
 from penstock.ops.over.functions import Function
@@ -86,8 +87,12 @@ def kept(node: Node) -> Node:
     below = node
     while isinstance(below, RowStep) and isinstance(below.operator, Select | Where):
         below = below.parent
-    if isinstance(below, Stateful) and retracts(below):
-        return node
+    if (
+        isinstance(below, Stateful)
+        and retracts(below)
+        and not isinstance(below.operator, CorrectedMatch)
+    ):
+        return node  # it keeps its rows; what corrects matches only keeps those that may change
     names = plain_names(node)
     operator = GroupQuery(
         inputs=(node.schema.arrow,),

@@ -20,7 +20,7 @@ from penstock.flow.interval_join import WITHIN_MAX_US
 from penstock.sql.scope import Scope
 from penstock.sql.trees import name_of
 
-__all__ = ["Apart", "after_event_time", "apart"]
+__all__ = ["Apart", "after_event_time", "apart", "interval_us"]
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def _distance(
 ) -> tuple[int, int] | None:
     """`one` beside `two` as `sign * (right's time - left's)` beside µs."""
     for difference, other, turned in ((one, two, 1), (two, one, -1)):
-        inside, us = difference.unnest(), _interval_us(other)
+        inside, us = difference.unnest(), interval_us(other)
         if isinstance(inside, exp.Sub) and us is not None:
             first, second = (_time(part, sides, times) for part in (inside.this, inside.expression))
             if first is None or second is None or first[0] == second[0]:
@@ -123,20 +123,20 @@ def _time(
                 if name is not None and name == times[side]:
                     return side, 0
         case exp.Add() | exp.Sub() as sum_:
-            base, added = sum_.this, _interval_us(sum_.expression)
+            base, added = sum_.this, interval_us(sum_.expression)
             if added is None and isinstance(sum_, exp.Add):
-                base, added = sum_.expression, _interval_us(sum_.this)
+                base, added = sum_.expression, interval_us(sum_.this)
             found = _time(base, sides, times)
             if found is not None and added is not None:
                 return found[0], found[1] + (added if isinstance(sum_, exp.Add) else -added)
     return None
 
 
-def _interval_us(tree: exp.Expr) -> int | None:
+def interval_us(tree: exp.Expr) -> int | None:
     """A constant interval of fixed length."""
     tree = tree.unnest()
     if isinstance(tree, exp.Neg):
-        us = _interval_us(tree.this)
+        us = interval_us(tree.this)
         return None if us is None else -us
     if not isinstance(tree, exp.Interval) or not isinstance(tree.this, exp.Literal):
         return None

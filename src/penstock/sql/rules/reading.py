@@ -6,6 +6,7 @@ t.tags.list_sort()[1]          ->  list_sort(t.tags)[1]
 k IN [1, NULL]                 ->  k IN list_value(1, NULL)   it would be k IN (1, NULL), and never false
 SESSION(clicks, …)             ->  a function; in some dialects the word is one of its own
 x / 2                          ->  x // 2  of integers, in PostgreSQL's dialect and others
+t MATCH_RECOGNIZE (…)          ->  a subquery that has the clause; see `text.matches`
 p -> k                         ->  the member k of an object, in PostgreSQL's dialect; see `members`
 """
 
@@ -23,7 +24,13 @@ import penstock.expr.dialect  # noqa: F401 - what "duckdb" is
 from penstock.errors import SchemaError
 from penstock.expr.walks import find_all
 from penstock.sql.places import unplaced
+from penstock.sql.text.matches import around_clauses, with_clauses, without_clauses
 from penstock.sql.text.members import PATHS, with_members
+from penstock.sql.text.pattern_windows import (
+    around_windows,
+    with_pattern_windows,
+    without_windows,
+)
 
 __all__ = ["read", "with_divisions"]
 
@@ -39,7 +46,10 @@ def read(text: str, dialect: str = "duckdb") -> list[exp.Expr]:
         SchemaError: a dialect's path into JSON isn't written out.
     """
     reader = Dialect.get_or_raise(dialect)
-    tokens = reader.tokenize(text)
+    text, clauses = without_clauses(text, dialect)
+    text, windows = without_windows(text, dialect)
+    tokens = around_clauses(reader.tokenize(text), clauses)
+    tokens = around_windows(tokens, windows) if windows else tokens
     for one, after in pairwise(tokens):
         if one.token_type == TokenType.SESSION and after.token_type == TokenType.L_PAREN:
             one.token_type = TokenType.VAR
@@ -56,6 +66,8 @@ def read(text: str, dialect: str = "duckdb") -> list[exp.Expr]:
         known = parser.FUNCTIONS.items()
         parser.FUNCTIONS = {name: made for name, made in known if name not in PATHS}
     trees: list[exp.Expr] = [tree for tree in parser.parse(tokens, text) if tree is not None]
+    trees = [with_clauses(tree, clauses) for tree in trees] if clauses else trees
+    trees = [with_pattern_windows(tree, windows) for tree in trees] if windows else trees
     if isinstance(reader, Postgres):
         return [with_members(tree) for tree in trees]
     return [_with_calls(tree) for tree in trees] if chained else trees

@@ -121,7 +121,11 @@ _SYNTAX: Final[tuple[tuple[str, str, str], ...]] = (
     (r"TABLE \( (?:TUMBLE|HOP|SESSION|CUMULATE) \(", _WINDOW, "Flink"),
     (r"DESCRIPTOR \(", f"the column alone, as in {_WINDOW}", "Flink"),
     (r"FOR SYSTEM_TIME AS OF", "ASOF JOIN … ON … AND a.at >= b.at, or a plain JOIN", "Flink"),
-    (r"MATCH_RECOGNIZE \(", "Stream.process(…) in Python", "Flink"),
+    (
+        r"OVER \((?=(?:(?!MATCH_RECOGNIZE)[^;])*? PATTERN \()",
+        "OVER w, and the pattern in WINDOW w AS (…)",
+        "Trino",
+    ),
     (
         r"WINDOW TUMBLING \( SIZE (\w+) (\w+)",
         "FROM TUMBLE(stream, at, INTERVAL {0} {1}) … GROUP BY window_start",
@@ -151,6 +155,12 @@ _SYNTAX: Final[tuple[tuple[str, str, str], ...]] = (
 _NAMES: Final[tuple[tuple[str, str, str], ...]] = (
     (r"(?:TUMBLE|HOP|SESSION)_(?:START|END|ROWTIME|PROCTIME) \(", _WINDOW, "Flink"),
     (r"GROUP BY (?:(?!FROM)[^;()])*\b(?:TUMBLE|HOP|SESSION) \(", _WINDOW, "Flink"),
+    (r"MATCH_(?:ROW|PROC)TIME \(", "last(at), the time of a match's last row", "Flink"),
+    (
+        r"MATCH_SEQUENCE_NUMBER \(",
+        "RUNNING count(*), the number of a row in its match",
+        "Snowflake",
+    ),
     (r"CUMULATE \(", "windows of one size: TUMBLE, HOP or SESSION", "Flink"),
     (
         r"PROCTIME \( \)",
