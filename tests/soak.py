@@ -200,6 +200,16 @@ SOAKS: Final = (
         ),
         {"PENSTOCK_SIMULATIONS": "5000", "PENSTOCK_SHARE_SEEDS": "2000"},
     ),
+    Soak(
+        "patterns",
+        "random row patterns, definitions, rows and cuts, against a reference by backtracking and DuckDB",
+        ("tests/patterns/test_random.py", "tests/patterns/test_conditions.py"),
+        {
+            "PENSTOCK_PATTERN_ROUNDS": "3000",
+            "PENSTOCK_CONDITION_ROUNDS": "3000",
+            "PENSTOCK_PATTERN_SEED": SEED,
+        },
+    ),
 )
 
 

@@ -5,6 +5,7 @@ It shares the reading of a pattern's text with it, and nothing else.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 from collections.abc import Iterator, Mapping, Sequence
@@ -421,6 +422,7 @@ class _Reference:
                 return {"sum": sum, "min": min, "max": max}[name](values) if values else None
 
 
+@functools.cache
 def _parsed(text: str) -> Any:
     return sqlglot.parse_one(_with_modes(text), dialect="duckdb")
 
