@@ -345,7 +345,9 @@ class Search:
             self._covered[some[:, 2]] = 1
         rows, match, source = self._output(some, mapped, is_excluded)
         decided = some[:, 5].copy()
-        if self._compiled.skip == NO_SKIP:  # all from one row are given when the last one is certain
+        if (
+            self._compiled.skip == NO_SKIP
+        ):  # all from one row are given when the last one is certain
             decided = self._passed[some[:, 2]]
         certain = self._passed[source]
         certain[match >= 0] = decided[match[match >= 0]]
