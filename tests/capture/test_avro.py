@@ -380,16 +380,16 @@ def _reading(source: Any) -> bool:
 
 KILLED = """
 import os, signal, sys
-from penstock.capture import Capture, _registered
+from penstock.capture import Capture, registered as module
 url, to, log, registry, before, end = sys.argv[1:]
-known, left = _registered.schema_id, [int(before)]
+known, left = module.schema_id, [int(before)]
 def registered(*arguments):
     found = known(*arguments)
     left[0] -= 1
     if left[0] == 0:
         os.kill(os.getpid(), signal.SIGKILL)  # registered, and not written
     return found
-_registered.schema_id = registered
+module.schema_id = registered
 Capture(url, ["public.*"], to=to, log=log, format="avro", registry=registry).run(
     until=lambda done: done.position >= int(end)
 )

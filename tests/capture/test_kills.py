@@ -24,8 +24,8 @@ from penstock.follow import follower
 KILLS = rounds("PENSTOCK_CAPTURE_KILLS", quick=2, full=10)
 PROGRAM = """
 import sys
-from penstock.capture import Capture, _output
-_output.STEP_BYTES = 4096
+from penstock.capture import Capture, output
+output.STEP_BYTES = 4096
 url, to, log, registry = sys.argv[1:]
 avro = {"format": "avro", "registry": registry} if registry else {}
 Capture(url, ["public.*"], to=to, log=log, partitions=3, **avro).run()

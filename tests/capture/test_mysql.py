@@ -25,8 +25,8 @@ from penstock.formats.changelog import ChangelogDecoder
 KILLS = rounds("PENSTOCK_CAPTURE_KILLS", quick=3, full=6)
 PROGRAM = """
 import sys
-from penstock.capture import Capture, _output
-_output.STEP_BYTES = 4096
+from penstock.capture import Capture, output
+output.STEP_BYTES = 4096
 url, to, log = sys.argv[1:]
 Capture(url, ["*"], to=to, log=log, partitions=3).run()
 """

@@ -23,9 +23,9 @@ from penstock.formats.changelog import ChangelogDecoder
 KILLS = rounds("PENSTOCK_CAPTURE_KILLS", quick=1, full=6)
 PROGRAM = """
 import sys
-from penstock.capture import Capture, _output
-from penstock.capture.databases.sqlite import _database
-_output.STEP_BYTES, _database.TRIM_S = 4096, 0.05
+from penstock.capture import Capture, output
+from penstock.capture.databases.sqlite import database
+output.STEP_BYTES, database.TRIM_S = 4096, 0.05
 url, to, log = sys.argv[1:]
 Capture(url, ["*"], to=to, log=log, partitions=3).run()
 """

@@ -57,7 +57,7 @@ def run(
     place.mkdir(exist_ok=True)
     (place / f"{module}.py").write_text(PROGRAM.format(comment=comment, limit=limit, factor=factor))
     done = subprocess.run(
-        [sys.executable, "-c", f"import {module}", "5"],
+        [sys.executable, "-B", "-c", f"import {module}", "5"],
         cwd=place,
         env=os.environ | {"NUMBA_CACHE_DIR": str(cache)},
         capture_output=True,
@@ -105,7 +105,7 @@ def test_processes_that_compile_the_same_kernel_leave_one_file(cache: Path) -> N
     run(cache, folder="here")
     [file] = cache.iterdir()
     file.unlink()
-    code = [sys.executable, "-c", "import program", "5"]
+    code = [sys.executable, "-B", "-c", "import program", "5"]
     env = os.environ | {"NUMBA_CACHE_DIR": str(cache)}
     begun = [
         subprocess.Popen(

@@ -32,8 +32,8 @@ SCHEMA = "id BIGINT NOT NULL, name STRING"
 KILLS = rounds("PENSTOCK_SINK_KILLS", quick=1, full=3)
 SINK = """
 import sys
-from penstock.sinks import Sink, _body, kafka
-_body.STEP_OFFSETS = 7
+from penstock.sinks import Sink, body, kafka
+body.STEP_OFFSETS = 7
 other, topic, log = sys.argv[1:]
 Sink(kafka(other, table=topic), topic, "id BIGINT NOT NULL", log=log).run()
 """

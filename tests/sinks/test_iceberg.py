@@ -36,8 +36,8 @@ SCHEMA = (
 KILLS = rounds("PENSTOCK_SINK_KILLS", quick=1, full=2)
 SINK = """
 import sys
-from penstock.sinks import Sink, _body, iceberg
-_body.STEP_OFFSETS = 15
+from penstock.sinks import Sink, body, iceberg
+body.STEP_OFFSETS = 15
 path, topic, log = sys.argv[1:]
 target = iceberg(path, table="shop.rows", pace_s=0.0)
 Sink(target, topic, "a BIGINT NOT NULL, b STRING NOT NULL, n BIGINT", key=("a", "b"), log=log).run()

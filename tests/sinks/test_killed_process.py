@@ -25,8 +25,8 @@ KILLS = rounds("PENSTOCK_SINK_KILLS", quick=1, full=2)
 SCHEMA = "id BIGINT NOT NULL, name STRING"
 PROGRAM = f"""
 import json, sys, threading, time
-from penstock.sinks import Sink, _body, from_address
-_body.STEP_OFFSETS = 7
+from penstock.sinks import Sink, body, from_address
+body.STEP_OFFSETS = 7
 topic, log, targets = json.loads(sys.argv[1])
 sinks = []
 for address, table in targets:

@@ -29,8 +29,8 @@ Capture(url, {"public.account": topic}, name=topic, log=log, format="flat", valu
 """
 SINK = f"""
 import sys
-from penstock.sinks import Sink, _body, postgres
-_body.STEP_OFFSETS = 50
+from penstock.sinks import Sink, body, postgres
+body.STEP_OFFSETS = 50
 url, topic, log = sys.argv[1:]
 Sink(postgres(url, table="account"), topic, {SCHEMA!r}, key="id", log=log).run()
 """

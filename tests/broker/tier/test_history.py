@@ -26,7 +26,7 @@ from pyiceberg.catalog import load_catalog
 
 from penstock.broker import BrokerProcess
 from penstock.broker.storage.topics import Topics
-from penstock.broker.tier import iceberg, tables
+from penstock.broker.tier import iceberg, tables, tiering
 from penstock.broker.tier.iceberg import Iceberg
 from penstock.broker.tier.tables import Chunk, HistoryError, HistoryTable
 from penstock.wire.protocol import ApiKey
@@ -193,7 +193,7 @@ def test_whatever_fails_each_record_is_there_once(
 ) -> None:
     """Failed commits, lost answers and restarts: the table has each record, switched on late."""
     chance = random.Random(seed)
-    monkeypatch.setattr(iceberg, "BACKOFF_S_MIN", 0.0)
+    monkeypatch.setattr(tiering, "BACKOFF_S_MIN", 0.0)
     monkeypatch.setattr(iceberg, "COMMIT_BYTES", 3000)
     monkeypatch.setattr(iceberg, "READ_BYTES", 1000)
 

@@ -28,7 +28,7 @@ from penstock.capture.progress import Log, State
 from penstock.errors import SetupError
 
 KILLS = rounds("PENSTOCK_CAPTURE_KILLS", quick=1, full=3)
-STORES_OFTEN = "from penstock.capture import _output\n_output.IDLE_STORE_S = 0.1\n"
+STORES_OFTEN = "from penstock.capture import output\noutput.IDLE_STORE_S = 0.1\n"
 _numbers = itertools.count()
 
 

@@ -27,11 +27,11 @@ KILLS = rounds("PENSTOCK_CAPTURE_KILLS", quick=3, full=8)
 SEEDS = rounds("PENSTOCK_CHUNK_SEEDS", quick=1, full=5)
 PROGRAM = """
 import sys
-from penstock.capture import Capture, _output
-from penstock.capture.chunked import _incremental
-from penstock.capture.databases.mysql import _chunks, _database
-_output.STEP_BYTES, _output.IDLE_STORE_S = 4096, 0.1
-_chunks.CHUNK_ROWS, _database.LARGE_ROWS, _incremental.STEP_S = 20, 100, -1.0
+from penstock.capture import Capture, output
+from penstock.capture.chunked import incremental
+from penstock.capture.databases.mysql import chunks, database
+output.STEP_BYTES, output.IDLE_STORE_S = 4096, 0.1
+chunks.CHUNK_ROWS, database.LARGE_ROWS, incremental.STEP_S = 20, 100, -1.0
 url, to, log = sys.argv[1:]
 Capture(url, ["*"], to=to, log=log, partitions=3).run()
 """

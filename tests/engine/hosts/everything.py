@@ -17,7 +17,7 @@ __all__ = ["OUTPUTS", "everything", "waves"]
 START_US = 1_767_225_600_000_000  # 2026-01-01
 OUTPUTS = (
     "copies", "closed", "corrected", "paced", "joined", "pairs", "charged", "now", "before",
-    "counted", "seen",
+    "counted", "seen", "falls", "left", "searched",
 )  # fmt: skip
 
 
@@ -60,6 +60,7 @@ def everything(name: str = "p", *, transactions: bool = False, **where: Any) -> 
     _aggregates(app, events)
     _joins(app, events, orders, users)
     _streams(app, events)
+    _standing(app, events, orders, users)
     return app
 
 
@@ -124,6 +125,29 @@ def _streams(app: ps.App, events: ps.Stream) -> None:
     app.view(
         "pages", tags.select("n", page="CAST(tag AS BIGINT)").group_by("page").agg(n=ps.count())
     )
+
+
+def _standing(app: ps.App, events: ps.Stream, orders: ps.Stream, users: ps.Table) -> None:
+    """Patterns and searches, which wait for rows."""
+    seen: dict[str, Any] = {
+        "by": "user", "within": "30 seconds", "a": "v > 3", "b": "v <= FIRST(a.v)",
+        "measures": {"n": "count(*)", "v": "LAST(b.v)"},
+    }  # fmt: skip
+    falls = events.match("a b+", **seen)
+    falls.to("falls", partitions=2)
+    waiting = events.match(
+        "a -> !b -> c", by="user", within="30 seconds", a="v > 3", b="v < 0", c="v = 9"
+    )
+    waiting.timed_out.to("left", partitions=2)
+    long = events.match("a -> c", by="user", within="3 minutes", a="v > 3", c="v = 9")
+    app.view("open", long.partial)
+    corrected = events.match("a b+", **seen, correct="1 minute")
+    app.view("falls", corrected.group_by("user").agg(n=ps.count()))
+    ranks = users.match("low any*", order="id", low="level < 2", measures={"n": "count(*)"})
+    app.view("ranks", ranks)
+    searches = users.select("id", query="CAST(id AS STRING) || ' OR level:' || level")
+    named = orders.select(who="user", level="amount % 5", ordered="ordered")
+    named.percolate(searches, query="query", text="who").to("searched", partitions=2)
 
 
 _COLUMNS = "user STRING NOT NULL, page STRING, v BIGINT, x DOUBLE, tags ARRAY<STRING>, at TIMESTAMP"

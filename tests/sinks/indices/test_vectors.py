@@ -164,9 +164,9 @@ def test_it_is_rebuilt_with_other_columns(tmp_path, topic) -> None:
 
 KILLED = """
 import os, signal, sys, threading
-from penstock.sinks import Sink, _body, vectors
+from penstock.sinks import Sink, body, vectors
 from penstock.sinks.targets import vectors as module
-_body.STEP_OFFSETS, module.SAVED_CHANGES = 7, 20
+body.STEP_OFFSETS, module.SAVED_CHANGES = 7, 20
 path, topic, log, after = sys.argv[1:]
 left = [int(after)]
 def traced(frame, event, _):

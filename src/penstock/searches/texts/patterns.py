@@ -84,9 +84,9 @@ def of_fuzzy(text: str, edits: int) -> Pattern:
 def of_wildcard(text: str, normalized: Callable[[str], str]) -> Pattern:
     r"""Terms that a text with `?` and `*` matches; `\` takes a character's meaning.
 
-    >>> of_wildcard("W?nd*", str.lower)
-    Pattern(prefix='w', regex='(?s)w.nd.*', inside='nd', fuzzy='', edits=0, low=None, high=None, \
-includes_low=True, includes_high=True)
+    >>> found = of_wildcard("W?nd*", str.lower)
+    >>> found.prefix, found.regex, found.inside
+    ('w', '(?s)w.nd.*', 'nd')
     """
     parts: list[str | None] = []  # None between texts: a wildcard
     made: list[str] = []
