@@ -14,6 +14,7 @@ import time
 import pytest
 from tests.databases import psycopg
 from tests.effort import rounds
+from tests.killing import kill
 from tests.patience import wait_until
 
 from penstock.capture import Capture, Captured
@@ -95,8 +96,7 @@ def test_no_kill_of_the_capture_or_the_database_loses_or_doubles_a_change(
                 source.server.kill()
                 source.server.start()
             else:
-                process.kill()
-                process.wait()
+                kill(process)
                 process = start(source)
     finally:
         end.set()

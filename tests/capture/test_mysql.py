@@ -14,6 +14,7 @@ import orjson
 import pytest
 from tests.capture.test_debezium import FOLDER, captured, normal
 from tests.effort import rounds
+from tests.killing import kill
 from tests.mariadb import pymysql
 from tests.patience import wait_until
 
@@ -372,8 +373,7 @@ def test_no_kill_of_the_capture_or_the_server_loses_or_doubles_a_change(mysql_so
             if random_.random() < 0.3:
                 source.server.kill()
                 source.server.start()
-            process.kill()
-            process.wait()
+            kill(process)
             process = start()
     finally:
         end.set()

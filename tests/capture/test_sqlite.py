@@ -13,6 +13,7 @@ import time
 import pytest
 from tests.capture.sources import SqliteSource
 from tests.effort import rounds
+from tests.killing import kill
 
 from penstock.capture import Capture, Captured, drop, output, sqlite, status
 from penstock.capture.databases.sqlite import database
@@ -56,8 +57,7 @@ def start(program: str, *arguments: str) -> subprocess.Popen[bytes]:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
+    kill(process)
 
 
 def test_no_kill_of_the_capture_or_of_a_writer_loses_or_doubles_a_change(sqlite_source) -> None:

@@ -17,6 +17,7 @@ import orjson
 import pytest
 from tests.broker.security.test_security import certificates
 from tests.effort import rounds
+from tests.killing import kill
 from tests.sinks.conftest import Topic
 from tests.sinks.elastic_server import serving
 
@@ -118,8 +119,7 @@ def test_each_record_is_in_the_other_cluster_once_after_kills(other, topic) -> N
         process = subprocess.Popen(command, env={**os.environ, "PYTHONWARNINGS": "ignore"})
         topic.send(*({"id": n * 60 + i} for i in range(60)))
         time.sleep(random_.uniform(0.5, 2.5))  # when it is killed is the input, not a wait
-        process.kill()
-        process.wait()
+        kill(process)
     follow(kafka(other, table=topic.name), topic, "id BIGINT NOT NULL", ())
     found = [orjson.loads(value)["id"] for _, value in records(other, topic.name)]
     assert sorted(found) == list(range(KILLS * 60))

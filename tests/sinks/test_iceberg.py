@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from tests.effort import rounds
+from tests.killing import kill
 
 from penstock.core.schema import Schema
 from penstock.errors import FencedError, UserError
@@ -127,8 +128,7 @@ def test_a_table_equals_the_topic_after_kills(tmp_path, topic) -> None:
             table[a, b] = random_.randrange(10**6)
             topic.send({"id": f"{a}{b}", "a": a, "b": b, "n": table[a, b]})
         time.sleep(random_.uniform(1.5, 3.5))  # when it is killed is the input, not a wait
-        process.kill()
-        process.wait()
+        kill(process)
     schema = "a BIGINT NOT NULL, b STRING NOT NULL, n BIGINT"
     follow(tmp_path, topic, schema, ("a", "b"), "shop.rows")
     rows = read(tmp_path, "shop.rows").to_pylist()

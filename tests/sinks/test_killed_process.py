@@ -113,7 +113,7 @@ def test_every_target_equals_the_topic_after_kills(request, topic, seed: int) ->
             if kill < len(servers):
                 servers[kill].kill()
                 servers[kill].start()
-            process.kill()
+            kill(process)
             process.communicate()
         for one in found.values():
             target, name = one.make(), topic.name + one.address[:8]

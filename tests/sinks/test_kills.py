@@ -13,6 +13,7 @@ import time
 import pytest
 from tests.databases import Postgres, psycopg
 from tests.effort import rounds
+from tests.killing import kill
 
 from penstock.capture import Capture
 from penstock.client import Client
@@ -89,8 +90,7 @@ def test_a_second_database_equals_the_first_after_kills(server: Postgres, log: s
                 server.kill()
                 server.start()
                 continue
-            processes[victim % 2].kill()
-            processes[victim % 2].wait()
+            kill(processes[victim % 2])
             processes[victim % 2] = start(*programs[victim % 2])
     finally:
         end.set()

@@ -21,6 +21,7 @@ from tests.address import Address
 from tests.capture.sources import MysqlSource
 from tests.capture.test_mysql import PROGRAM, write
 from tests.effort import rounds
+from tests.killing import kill
 from tests.mariadb import MariaDB, mariadb
 from tests.patience import wait_until
 
@@ -350,8 +351,7 @@ def test_no_kill_and_no_failover_loses_or_doubles_a_change(pair) -> None:
                     time.sleep(
                         random_.uniform(0.5, 2.5)
                     )  # when it is killed is the input, not a wait
-                    process.kill()
-                    process.wait()
+                    kill(process)
                     process = start()
             finally:
                 end.set()

@@ -20,6 +20,7 @@ from tests.capture.sources import PostgresSource
 from tests.capture.test_kills import PROGRAM, write
 from tests.databases import Postgres, postgres
 from tests.effort import rounds
+from tests.killing import kill
 from tests.patience import wait_until
 
 from penstock.capture import status
@@ -314,8 +315,7 @@ def test_no_kill_and_no_failover_loses_or_doubles_a_change(log) -> None:
                     for _ in range(KILLS):
                         # When it is killed is the input, not a wait.
                         time.sleep(random_.uniform(0.5, 2.5))
-                        process.kill()
-                        process.wait()
+                        kill(process)
                         process = start()
                 pair.synchronize()
                 with writing(source, seed + 4 * turn + 2):

@@ -14,6 +14,7 @@ import pytest
 from tests.capture.snapshots.test_snapshots import reads, replayed
 from tests.capture.test_mysql import ROWS, TYPES
 from tests.effort import rounds
+from tests.killing import kill
 from tests.mariadb import pymysql
 from tests.patience import wait_until
 
@@ -254,8 +255,7 @@ def test_no_kill_loses_a_row_of_a_large_table(mysql_source, monkeypatch) -> None
             if random_.random() < 0.3:
                 source.server.kill()
                 source.server.start()
-            process.kill()
-            process.wait()
+            kill(process)
             process = start()
     finally:
         end.set()
